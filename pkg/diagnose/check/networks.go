@@ -3,6 +3,7 @@ package check
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -314,10 +315,13 @@ func checkNodes(ctx context.Context, v *visit) finding {
 	}
 	defer client.CloseIdleConnections()
 	dialled, err := remotenetworks.DialNodes(ctx, client, server, v.known(ctx))
-	if err != nil {
+	switch {
+	case errors.Is(err, remotenetworks.ErrDenied):
 		return unknown(
 			text(err), "allow the user of the kubeconfig to list nodes and to get nodes/proxy in the workload cluster",
 		)
+	case err != nil:
+		return unknown(text(err), "try again; if it remains, see the log of the apiserver")
 	}
 	if _, fault := dialled.In(remotenetworks.Outside); fault != nil && !fault.Warning {
 		return findingOf(fault)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -287,6 +288,29 @@ func TestWhatIsNoFaultOfANode(t *testing.T) {
 		at := slices.IndexFunc(got.Hops, func(h Result) bool { return h.ID == HopNodes })
 		if got.Hops[at].Status != want.status {
 			t.Errorf("%s: %+v", problem, got.Hops[at])
+		}
+	}
+}
+
+// TestOnlyARefusalOfNodesIsAboutPermissions: another answer has another cure.
+func TestOnlyARefusalOfNodesIsAboutPermissions(t *testing.T) {
+	for answer, permissions := range map[string]bool{"403 {}": true, "500 {}": false, "200 {\"rows\":[": false} {
+		s := newSituation(t)
+		w := s.withSite()
+		s.serve = func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/api/v1/nodes" {
+				w.serve(rw, r)
+				return
+			}
+			status, body, _ := strings.Cut(answer, " ")
+			code, _ := strconv.Atoi(status)
+			rw.WriteHeader(code)
+			_, _ = io.WriteString(rw, body)
+		}
+		got := s.check(t)
+		hop := got.Hops[slices.IndexFunc(got.Hops, func(h Result) bool { return h.ID == HopNodes })]
+		if hop.Status != Unknown || strings.Contains(hop.Cure, "nodes/proxy") != permissions || hop.Cure == "" {
+			t.Errorf("%s: %+v", answer, hop)
 		}
 	}
 }

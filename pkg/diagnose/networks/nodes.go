@@ -54,6 +54,9 @@ type attempt struct {
 	took    time.Duration
 }
 
+// ErrDenied is wrapped by the errors of DialNodes that a permission would cure.
+var ErrDenied = errors.New("the user of the kubeconfig may not do that")
+
 // Outside is the place of Nodes that are in no network.
 const Outside = -1
 
@@ -64,7 +67,7 @@ type Dialled struct {
 }
 
 // DialNodes has an apiserver dial up to three Nodes of each network, by the way of `kubectl exec`. client uses
-// HTTP/1.1, and server is the URL of the apiserver. The error means that its Nodes cannot be listed.
+// HTTP/1.1, and server is the URL of the apiserver. The error means that its Nodes cannot be listed, or not be dialled.
 func DialNodes(ctx context.Context, client *http.Client, server string, all []Network) (Dialled, error) {
 	d := Dialled{networks: all, attempts: map[int][]attempt{}}
 	nodes, err := listNodes(ctx, client, server)
@@ -88,7 +91,7 @@ func DialNodes(ctx context.Context, client *http.Client, server string, all []Ne
 	waiting.Wait()
 	for _, results := range d.attempts {
 		if slices.ContainsFunc(results, func(a attempt) bool { return a.denied }) {
-			return d, errors.New("dialling Nodes: the user of the kubeconfig may not get nodes/proxy")
+			return d, fmt.Errorf("getting nodes/proxy: %w", ErrDenied)
 		}
 	}
 	return d, nil
@@ -143,7 +146,8 @@ func (d Dialled) In(network int) (reached string, fault *Fault) {
 
 // listNodes returns the Nodes of the Cluster, the ready ones first.
 func listNodes(ctx context.Context, client *http.Client, server string) ([]node, error) {
-	at := fmt.Sprintf("%s/api/v1/nodes?limit=%d", server, listedNodes)
+	// Without includeObject=None each row has the metadata of its Node, which are several kilobytes.
+	at := fmt.Sprintf("%s/api/v1/nodes?limit=%d&includeObject=%s", server, listedNodes, metav1.IncludeNone)
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
@@ -164,6 +168,8 @@ func listNodes(ctx context.Context, client *http.Client, server string) ([]node,
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("listing Nodes: %w", err)
+	case response.StatusCode == http.StatusForbidden:
+		return nil, fmt.Errorf("listing Nodes: %w", ErrDenied)
 	case response.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("listing Nodes: the answer is %d", response.StatusCode)
 	}
