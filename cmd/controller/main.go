@@ -245,7 +245,7 @@ func (f *flags) addNetwork(set *pflag.FlagSet) {
 		nil,
 		"networks in which gateways may dial the endpoints of Clusters for the machines of RemoteNetworks, such as "+
 			"10.1.0.0/16; without any they dial none, and such machines reach only apiservers with a tunnel. Users of a "+
-			"namespace choose these addresses. Loopback and link-local addresses are never dialled",
+			"namespace choose these addresses: leave those of gateways out. Loopback and link-local addresses are never dialled",
 	)
 }
 

@@ -87,7 +87,7 @@ func NetworkCandidate(tunnel *v1alpha1.Tunnel, o NetworkOwners, s NetworkSetting
 			facts.Siblings = append(facts.Siblings, n.Spec.CIDRs...)
 		}
 	}
-	to := ForwardTo(o.Cluster, o.Tunnel, s.APIServers)
+	to := ForwardTo(o.Cluster, o.Tunnel, s)
 	facts.APIServers, facts.APIServerID = to.Addresses, to.TunnelID
 	return Candidate{
 		Key: model.Key{Namespace: tunnel.Namespace, Name: tunnel.Name}, ClusterUID: o.Cluster.UID,
@@ -141,8 +141,9 @@ type Forward struct {
 
 // ForwardTo returns how gateways reach the apiservers of a Cluster: through the Tunnel of the Cluster if that leads
 // through gateways, otherwise at the endpoint of the Cluster, if the installation allows its address. A user of a
-// namespace writes the endpoint, so without that setting it is not dialled.
-func ForwardTo(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, allowed []netip.Prefix) Forward {
+// namespace writes the endpoint, so without that setting it is not dialled, and gateways never dial each other for it:
+// their inside listeners lead to the apiservers of all Clusters.
+func ForwardTo(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, s NetworkSettings) Forward {
 	if tunnel != nil && tunnel.OfCluster() && tunnel.Spec.Kubeconfig.Mode.Tunnelled() &&
 		metav1.IsControlledBy(tunnel, cluster) {
 		if id := tunnel.HeldID(); id != "" && ServedFor(tunnel, cluster.UID) {
@@ -166,7 +167,12 @@ func ForwardTo(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel, allowed []ne
 		return Forward{Problem: fmt.Sprintf(
 			"the endpoint %s of the Cluster is an address that gateways never dial: give the Cluster a tunnel", endpoint.Host,
 		)}
-	case !slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(address) }):
+	case slices.ContainsFunc(s.Gateways, func(a netip.Addr) bool { return a.Unmap() == address }):
+		return Forward{Problem: fmt.Sprintf(
+			"the endpoint %s of the Cluster is an address of the gateways, which they do not dial for a network: give the "+
+				"Cluster a tunnel", endpoint.Host,
+		)}
+	case !slices.ContainsFunc(s.APIServers, func(p netip.Prefix) bool { return p.Contains(address) }):
 		return Forward{Problem: fmt.Sprintf(
 			"gateways may not dial the endpoint %s of the Cluster: add it to --apiserver-cidrs of the controller, or give the "+
 				"Cluster a tunnel", endpoint.Host,

@@ -440,13 +440,19 @@ func TestGatewaysDialNoEndpointThatTheInstallationDoesNotAllow(t *testing.T) {
 		"a metadata service":   {"169.254.169.254", everything, ""},
 		"a link-local address": {"fe80::1%eth0", everything, ""},
 		"a name":               {"api.example.com", everything, ""},
+		"a gateway":            {"192.0.2.1", everything, ""},
+		"a gateway, as IPv6":   {"::ffff:192.0.2.1", everything, ""},
+		"a gateway, IPv6":      {"fd00::9", everything, ""},
 		"no endpoint":          {"", everything, ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			cluster, _, _ := networkObjects()
 			cluster.Spec.ControlPlaneEndpoint.Host = tc.host
-			to, got := decision.ForwardTo(cluster, nil, tc.allowed), ""
+			to, got := decision.ForwardTo(cluster, nil, decision.NetworkSettings{
+				Gateways:   []netip.Addr{netip.MustParseAddr("::ffff:192.0.2.1"), netip.MustParseAddr("fd00::9")},
+				APIServers: tc.allowed,
+			}), ""
 			if len(to.Addresses) > 0 {
 				got = to.Addresses[0].String()
 			}

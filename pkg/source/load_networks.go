@@ -86,7 +86,7 @@ func (l *loader) networkCandidates(inst model.Installation, forward []netip.Pref
 		tunnel := l.tunnel(at, metav1.NewControllerRef(network, v1alpha1.GroupVersion.WithKind("RemoteNetwork")))
 		tunnel.Spec.Network = key.Name
 		owners := l.owners(key)
-		if problem := decision.ForwardTo(owners.Cluster, owners.Tunnel, forward).Problem; problem != "" {
+		if problem := decision.ForwardTo(owners.Cluster, owners.Tunnel, settings).Problem; problem != "" {
 			l.assumed = append(
 				l.assumed, fmt.Sprintf("no way through edges of %s from its machines to the apiserver: %s", key, problem),
 			)

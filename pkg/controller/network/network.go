@@ -269,7 +269,7 @@ func (r *Reconciler) claim(ctx context.Context, g group, of *v1alpha1.Tunnel) (c
 			Gateways: r.Config.GatewayAddresses(), APIServers: r.Config.APIServerCIDRs,
 		}
 		candidate, ok = decision.NetworkCandidate(of, owners, settings)
-		problem = decision.ForwardTo(g.cluster, owners.Tunnel, settings.APIServers).Problem
+		problem = decision.ForwardTo(g.cluster, owners.Tunnel, settings).Problem
 	} else {
 		candidate, ok = decision.EgressCandidate(g.cluster, of)
 	}
