@@ -17,7 +17,7 @@ import (
 )
 
 // enrolled returns the condition that reports whether an edge holds a certificate.
-func enrolled(edges []observed.Edge, now time.Time) metav1.Condition {
+func enrolled(tunnel *v1alpha1.Tunnel, edges []observed.Edge, now time.Time) metav1.Condition {
 	count := 0
 	for i := range edges {
 		if edges[i].HoldsCertificate(now) {
@@ -27,13 +27,31 @@ func enrolled(edges []observed.Edge, now time.Time) metav1.Condition {
 	if count == 0 {
 		return metav1.Condition{
 			Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoEdge,
-			Message: "no edge has a valid certificate: run edge-agent with the file in the Cluster's bootstrap Secret",
+			Message: notEnrolled(tunnel),
 		}
 	}
 	return metav1.Condition{
 		Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonEnrolled,
 		Message: fmt.Sprintf("%s a valid certificate", condition.Counted(count, "edge has", "edges have")),
 	}
+}
+
+// notEnrolled says that no edge has a certificate, and how one gets its first.
+func notEnrolled(tunnel *v1alpha1.Tunnel) string {
+	secret := tunnel.Name + v1alpha1.BootstrapSecretSuffix
+	switch {
+	case tunnel.Spec.Network != "":
+		return fmt.Sprintf(
+			"no edge has a valid certificate: run edge-agent in the network with the file in Secret %s, as fairlead network "+
+				"join -n %s %s prints", secret, tunnel.Namespace, tunnel.Spec.Network,
+		)
+	case tunnel.Spec.EgressOf != "":
+		return fmt.Sprintf(
+			"no apiserver has a valid certificate: run an egress with the file in Secret %s beside each, as fairlead network "+
+				"egress -n %s %s prints", secret, tunnel.Namespace, tunnel.Spec.EgressOf,
+		)
+	}
+	return "no edge has a valid certificate: run edge-agent with the file in Secret " + secret
 }
 
 // tunnelReady returns the condition that reports whether there are tunnels: an edge has all if it has some to perTunnel
@@ -115,12 +133,12 @@ func liveConditions(
 	revoked := tunnel.Spec.RevokedEdges
 	switch {
 	case tunnel.Spec.EgressOf != "":
-		return []metav1.Condition{enrolled(edges, now), egressReady(tunnel, edges, live)}
+		return []metav1.Condition{enrolled(tunnel, edges, now), egressReady(tunnel, edges, live)}
 	case tunnel.Spec.Network != "":
-		return []metav1.Condition{enrolled(edges, now), tunnelReady(live, revoked, perTunnel)}
+		return []metav1.Condition{enrolled(tunnel, edges, now), tunnelReady(live, revoked, perTunnel)}
 	}
 	return []metav1.Condition{
-		enrolled(edges, now), tunnelReady(live, revoked, perTunnel), apiServerReachable(live, revoked),
+		enrolled(tunnel, edges, now), tunnelReady(live, revoked, perTunnel), apiServerReachable(live, revoked),
 	}
 }
 

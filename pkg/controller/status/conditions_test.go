@@ -297,10 +297,10 @@ func TestEnrolledCountsEdgesWithAValidLeaf(t *testing.T) {
 	recorded := func(edges ...v1alpha1.EdgeStatus) []observed.Edge {
 		return observed.Recorded(&v1alpha1.Tunnel{Status: v1alpha1.TunnelStatus{Edges: edges}}, at)
 	}
-	if got := enrolled(recorded(ended, revoked), at); got.Status != metav1.ConditionFalse {
+	if got := enrolled(&v1alpha1.Tunnel{}, recorded(ended, revoked), at); got.Status != metav1.ConditionFalse {
 		t.Errorf("%+v", got)
 	}
-	if got := enrolled(recorded(ended, valid), at); got.Status != metav1.ConditionTrue ||
+	if got := enrolled(&v1alpha1.Tunnel{}, recorded(ended, valid), at); got.Status != metav1.ConditionTrue ||
 		!strings.HasPrefix(got.Message, "1 edge has") {
 		t.Errorf("%+v", got)
 	}
@@ -364,6 +364,36 @@ func TestLiveStateWaitsForDecisions(t *testing.T) {
 		}
 		if got := r.postponed(tunnel, now.Add(step.at)); got != step.want {
 			t.Errorf("step %d waits %s, want %s", i+1, got, step.want)
+		}
+	}
+}
+
+// TestTheWayToAFirstCertificateIsThatOfTheTunnel: each kind has a bootstrap Secret and a command of its own.
+func TestTheWayToAFirstCertificateIsThatOfTheTunnel(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec v1alpha1.TunnelSpec
+		want []string
+	}{
+		"c1": {want: []string{"edge-agent", "Secret c1-edge-bootstrap"}},
+		"site1.network": {
+			v1alpha1.TunnelSpec{Network: "site1"},
+			[]string{"Secret site1.network-edge-bootstrap", "fairlead network join -n prod site1"},
+		},
+		"c1.egress": {
+			v1alpha1.TunnelSpec{EgressOf: "c1"},
+			[]string{"Secret c1.egress-edge-bootstrap", "fairlead network egress -n prod c1"},
+		},
+	} {
+		tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name}, Spec: tc.spec}
+		conditions := liveConditions(tunnel, nil, reportview.Live{Known: true}, 0, time.Now())
+		for _, c := range []metav1.Condition{conditions[0], ready(tunnel, append(conditions, metav1.Condition{
+			Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue,
+		}))} {
+			for _, want := range tc.want {
+				if !strings.Contains(c.Message, want) {
+					t.Errorf("%s of %s does not name %s: %s", c.Type, name, want, c.Message)
+				}
+			}
 		}
 	}
 }
