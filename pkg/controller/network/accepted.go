@@ -85,3 +85,10 @@ func foreignTunnel(name string) metav1.Condition {
 		Message: "the Tunnel " + name + " was created for another use: delete it, or rename this RemoteNetwork",
 	}
 }
+
+// foreignEgress returns the message of a condition about a Tunnel that has the name of that of the apiservers, and
+// another use. It is usually that of a Cluster with this name.
+func foreignEgress(name string) string {
+	return "the Tunnel " + name + " was created for another use: delete it, and if a Cluster has this name too, set its " +
+		"label " + v1alpha1.TunnelLabel + "=" + v1alpha1.TunnelDisabled + " or create it again with another name"
+}

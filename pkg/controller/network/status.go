@@ -103,7 +103,11 @@ func egressReady(egress *v1alpha1.Tunnel, network *v1alpha1.RemoteNetwork) metav
 		Type: v1alpha1.ConditionEgressReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoEgress,
 		Message: "the Tunnel " + decision.EgressTunnel(network.Spec.ClusterName) + " does not exist yet",
 	}
-	if egress == nil || egress.Spec.EgressOf != network.Spec.ClusterName {
+	switch {
+	case egress == nil:
+		return c
+	case egress.Spec.EgressOf != network.Spec.ClusterName:
+		c.Message = foreignEgress(egress.Name)
 		return c
 	}
 	c = mirrored(egress, v1alpha1.ConditionTunnelReady)

@@ -24,6 +24,13 @@ func tunnelWith(spec v1alpha1.TunnelSpec, accepted, ready metav1.ConditionStatus
 	return t
 }
 
+// foreignEgressTunnel returns a Tunnel with the name of that of the apiservers of c1, and another use.
+func foreignEgressTunnel(spec v1alpha1.TunnelSpec) *v1alpha1.Tunnel {
+	t := tunnelWith(spec, "True", "True", v1alpha1.ReasonConnected)
+	t.Name = "c1.egress"
+	return t
+}
+
 // TestReadySumsUpTheOthers: it is True if the parts are served, an edge has a tunnel and an apiserver is connected.
 func TestReadySumsUpTheOthers(t *testing.T) {
 	own := v1alpha1.TunnelSpec{Network: "site1"}
@@ -41,8 +48,12 @@ func TestReadySumsUpTheOthers(t *testing.T) {
 			served, nil, "False", "False", v1alpha1.ReasonNoEgress, "EgressReady: the Tunnel c1.egress does not exist yet",
 		},
 		"the Tunnel of that name has another use": {
-			served, tunnelWith(v1alpha1.TunnelSpec{EgressOf: "c2"}, "True", "True", v1alpha1.ReasonConnected), "False", "False",
-			v1alpha1.ReasonNoEgress, "EgressReady: the Tunnel c1.egress does not exist yet",
+			served, foreignEgressTunnel(v1alpha1.TunnelSpec{EgressOf: "c2"}), "False", "False",
+			v1alpha1.ReasonNoEgress, "EgressReady: the Tunnel c1.egress was created for another use: delete it",
+		},
+		"the Tunnel of that name is that of a Cluster": {
+			served, foreignEgressTunnel(v1alpha1.TunnelSpec{}), "False", "False",
+			v1alpha1.ReasonNoEgress, "EgressReady: the Tunnel c1.egress was created for another use: delete it",
 		},
 		"no apiserver is connected": {
 			served, tunnelWith(egressOf, "True", "False", v1alpha1.ReasonNoEgress), "False", "False",
