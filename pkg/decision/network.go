@@ -331,7 +331,11 @@ func (p *networkParts) grant(c Candidate, owner map[string]model.Key) (*model.Ne
 		}
 	}
 	for _, one := range p.suffixes {
-		if owned(one) && !p.noPort {
+		switch {
+		case !owned(one) || p.noPort:
+		case len(w.CIDRs) == 0:
+			refused = append(refused, noAddress(one.field, one.value))
+		default:
 			w.Suffixes = append(w.Suffixes, one.value)
 		}
 	}
@@ -354,6 +358,8 @@ func readNetwork(d model.TunnelDomain, f NetworkFacts) (p networkParts) {
 			p.refuse(field, suffix, err.Error(), "give a lower-case DNS domain of the network, or remove it")
 		case seen[suffix]:
 			p.refuse(field, suffix, "it is there twice", "remove one of them")
+		case len(p.cidrs) == 0: // another network of the Cluster may have the suffix
+			p.refused = append(p.refused, noAddress(field, suffix))
 		default:
 			seen[suffix] = true
 			p.suffixes = append(p.suffixes, part{field: field, value: suffix, claim: SuffixClaim(f.Cluster, suffix)})
@@ -373,6 +379,15 @@ func readNetwork(d model.TunnelDomain, f NetworkFacts) (p networkParts) {
 	p.noPort = len(f.Ports) > 0 && len(p.ports) == 0
 	p.readTargets(d, f)
 	return p
+}
+
+// noAddress returns why a DNS suffix is not granted to a network without CIDRs: edges dial a name only at addresses in
+// these.
+func noAddress(field, suffix string) *model.FieldError {
+	return &model.FieldError{
+		Field: field, Value: suffix, Problem: "no address of it can be dialled",
+		Cure: "add spec.cidrs with the addresses of its names, or remove it",
+	}
 }
 
 // readCIDRs validates the CIDRs of a network.

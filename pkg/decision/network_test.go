@@ -107,6 +107,10 @@ func TestEachPartOfANetworkIsGrantedOrRefusedByItself(t *testing.T) {
 			},
 			want: []string{"10.1.0.0/16"},
 		},
+		"names without an address": {
+			change:  func(f *decision.NetworkFacts) { f.CIDRs, f.Suffixes = nil, []string{"local"} },
+			refused: map[string]string{"spec.dnsSuffixes[0]": "no address of it can be dialled: add spec.cidrs"},
+		},
 		"no valid port grants no address": {
 			change: func(f *decision.NetworkFacts) {
 				f.Suffixes, f.Ports = []string{"local"}, []v1alpha1.NetworkPort{{Port: 10, EndPort: 9}}
@@ -214,6 +218,22 @@ func TestACIDROfTwoNetworksStaysWithOne(t *testing.T) {
 	}
 	if n := granted(t, names.Decide(domain, first)); len(n.CIDRs) != 1 {
 		t.Error("a free CIDR is granted to none")
+	}
+}
+
+// TestASuffixWithoutAddressesIsFree: a network that cannot serve it keeps it from no other one. It is not granted either
+// if another network has all CIDRs.
+func TestASuffixWithoutAddressesIsFree(t *testing.T) {
+	var names decision.Names
+	first, second := network("site1", "a", older), network("site2", "b", younger, "10.1.0.0/16")
+	third := network("site3", "c", younger.Add(time.Hour), "10.1.0.0/16")
+	first.Network.Suffixes, second.Network.Suffixes = []string{"corp.example"}, []string{"corp.example"}
+	third.Network.Suffixes = []string{"lab.example"}
+	all := decision.Build(domain, &names, []decision.Candidate{first, second, third})
+	for i, want := range []struct{ suffixes, refused int }{{0, 1}, {1, 0}, {0, 2}} {
+		if n := granted(t, all[i]); len(n.Suffixes) != want.suffixes || len(all[i].Refused) != want.refused {
+			t.Errorf("network %d has %v, refused: %v", i, n.Suffixes, all[i].Refused)
+		}
 	}
 }
 
