@@ -186,6 +186,7 @@ func TestApiserversReachTheirNetworksAndNothingElse(t *testing.T) {
 		"lo.svc.a1.test": {"127.0.0.1"}, "meta.svc.a1.test": {"169.254.169.254"}, "out.svc.a1.test": {"192.168.9.9"},
 		"multi.svc.a1.test": {"10.1.0.99", "169.254.169.254"}, "mapped.svc.a1.test": {"::ffff:169.254.169.254"},
 		"ok.other.test": {"10.1.0.5"}, "bmc.example.com": {"10.9.0.1"}, "evil.example.com": {"169.254.169.254"},
+		"mapped.example.com": {"::ffff:169.254.169.254"},
 	})
 	for _, at := range []string{"10.1.0.5", "10.1.7.7", "[fd00:1::5]", "10.9.0.1"} {
 		newEcho(t, at+":"+strconv.Itoa(networkPort))
@@ -209,7 +210,7 @@ func TestApiserversReachTheirNetworksAndNothingElse(t *testing.T) {
 	}
 	a1.Network.Targets = []model.Target{
 		target("vcenter", "10.9.0.1"), target("bmc", "bmc.example.com"),
-		target("evil", "evil.example.com"),
+		target("evil", "evil.example.com"), target("mapped", "mapped.example.com"),
 	}
 
 	// Gateways send everything to a1, so that its edge has to refuse.
@@ -294,8 +295,10 @@ func TestApiserversReachTheirNetworksAndNothingElse(t *testing.T) {
 	if got, err := connect(edge.dial, "10.1.0.5:7000"); err == nil {
 		t.Errorf("the leaf of an edge: got %q", got)
 	}
-	if got, _ := connect(g.dialConnect, a1.Network.Targets[2].Name+":443"); !strings.HasPrefix(got, "403") {
-		t.Errorf("a target with a forbidden address: got %q, want 403", got)
+	for _, forbidden := range a1.Network.Targets[2:] {
+		if got, _ := connect(g.dialConnect, forbidden.Name+":443"); !strings.HasPrefix(got, "403") {
+			t.Errorf("the target %s with a forbidden address: got %q, want 403", forbidden.Address, got)
+		}
 	}
 	for _, l := range forbidden {
 		if n := l.count.Load(); n > 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/typed"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // resolver uses the resolvers of the machine. A name is resolved as it is: the search domains of the machine are not
@@ -28,18 +30,47 @@ func resolver() *corev3.TypedExtensionConfig {
 	})
 }
 
+// maxRemoved bounds a list of addresses to remove, because an agent computes all others from it.
+const maxRemoved = 256
+
+// destinations are the addresses that an edge dials: those in its networks that are not excluded.
+type destinations struct{ networks, excluded []netip.Prefix }
+
+func (d destinations) prefixes() []netip.Prefix { return model.Without(d.networks, d.excluded) }
+
+func (d destinations) none() bool { return len(d.prefixes()) == 0 }
+
+// filter matches the addresses to remove, by the shorter one of two lists: of those that remain, or of those to remove.
+// A wide network has long lists of the first kind, because an address that is excluded splits it.
+func (d destinations) filter() *matcherv3.AddressMatcher {
+	dialled, removed := d.prefixes(), model.Without(everything(), d.networks)
+	for _, no := range d.excluded {
+		if slices.ContainsFunc(d.networks, no.Overlaps) {
+			removed = append(removed, no)
+		}
+	}
+	removed = slices.Compact(slices.SortedFunc(slices.Values(removed), netip.Prefix.Compare))
+	if len(removed) >= len(dialled) || len(removed) > maxRemoved {
+		return onlyIn(dialled)
+	}
+	return &matcherv3.AddressMatcher{Ranges: ranges(removed)}
+}
+
 // onlyIn matches the addresses to remove: all others.
 func onlyIn(dialled []netip.Prefix) *matcherv3.AddressMatcher {
-	m := &matcherv3.AddressMatcher{InvertMatch: len(dialled) > 0}
 	if len(dialled) == 0 {
-		dialled = everything()
+		return &matcherv3.AddressMatcher{Ranges: ranges(everything())}
 	}
-	for _, p := range dialled {
-		m.Ranges = append(m.Ranges, &xdscorev3.CidrRange{
+	return &matcherv3.AddressMatcher{InvertMatch: true, Ranges: ranges(dialled)}
+}
+
+func ranges(in []netip.Prefix) (all []*xdscorev3.CidrRange) {
+	for _, p := range in {
+		all = append(all, &xdscorev3.CidrRange{
 			AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits())),
 		})
 	}
-	return m
+	return all
 }
 
 func everything() []netip.Prefix {
@@ -71,7 +102,7 @@ func Dials(resource *anypb.Any) (dialled []netip.Prefix, err error) {
 	return dialled, err
 }
 
-// rangesOf is the inverse of onlyIn.
+// rangesOf is the inverse of onlyIn and of destinations.filter.
 func rangesOf(m *matcherv3.AddressMatcher) (all []netip.Prefix, err error) {
 	for _, r := range m.GetRanges() {
 		addr, err := netip.ParseAddr(r.GetAddressPrefix())
@@ -79,7 +110,7 @@ func rangesOf(m *matcherv3.AddressMatcher) (all []netip.Prefix, err error) {
 			return nil, fmt.Errorf("address prefix %.100q is invalid", r.GetAddressPrefix())
 		}
 		p := netip.PrefixFrom(addr, int(r.GetPrefixLen().GetValue()))
-		if !p.IsValid() || addr.Is4In6() || addr.Zone() != "" || p != p.Masked() {
+		if !p.IsValid() || addr.Is4In6() && m.GetInvertMatch() || addr.Zone() != "" || p != p.Masked() {
 			return nil, fmt.Errorf("address prefix %.100q with %d bits is invalid", addr, r.GetPrefixLen().GetValue())
 		}
 		all = append(all, p)
@@ -87,8 +118,8 @@ func rangesOf(m *matcherv3.AddressMatcher) (all []netip.Prefix, err error) {
 	switch {
 	case m.GetInvertMatch() && len(all) > 0:
 		return all, nil
-	case !m.GetInvertMatch() && len(all) == len(everything()) && all[0] == everything()[0] && all[1] == everything()[1]:
-		return nil, nil
+	case !m.GetInvertMatch() && len(all) > 0 && len(all) <= maxRemoved:
+		return model.Without(everything(), all), nil
 	}
 	return nil, errUnrestricted
 }

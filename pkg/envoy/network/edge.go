@@ -76,27 +76,27 @@ func networkCluster(node string) string { return "network_" + node }
 func targetsCluster(node string) string { return "targets_" + node }
 
 // dialled returns the addresses that the edge dials for apiservers.
-func (e Edge) dialled() []netip.Prefix {
+func (e Edge) dialled() destinations {
 	if e.Network.EgressID == "" {
-		return nil
+		return destinations{}
 	}
-	return model.Without(e.Network.CIDRs, slices.Concat(model.NeverDialled(), e.Excluded))
+	return destinations{e.Network.CIDRs, slices.Concat(model.NeverDialled(), e.Excluded)}
 }
 
 // dialledForTargets returns the addresses that the edge dials for targets: only theirs, or any if one is a name, and
 // never a gateway.
-func (e Edge) dialledForTargets() []netip.Prefix {
+func (e Edge) dialledForTargets() destinations {
 	var all []netip.Prefix
 	for _, t := range e.Network.Targets {
 		addr, err := netip.ParseAddr(t.Address.Host)
 		if err != nil {
-			all = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+			all = everything()
 			break
 		}
 		all = append(all, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	all = slices.Compact(slices.SortedFunc(slices.Values(all), netip.Prefix.Compare))
-	return model.Without(all, slices.Concat(model.NeverDialled(), e.Excluded))
+	return destinations{all, slices.Concat(model.NeverDialled(), e.Excluded)}
 }
 
 // Manager adds everything to the HTTP connection manager of a reverse tunnel that depends on the network, except what
@@ -115,12 +115,12 @@ func (e Edge) Manager(m *hcmv3.HttpConnectionManager) {
 
 // filters returns the filters of a listener.
 func (e Edge) filters() (filters []*hcmv3.HttpFilter) {
-	if len(e.dialled()) > 0 {
+	if !e.dialled().none() {
 		filters = append(filters,
 			rbac(identityFilter, rbacv3.RBAC_ALLOW, []*rbacv3.Principal{apiserver(e.Domain.EgressID(e.Network.EgressID))},
 				&rbacv3.Permission{Rule: &rbacv3.Permission_Any{Any: true}}))
 	}
-	if dialled := e.dialledForTargets(); len(dialled) > 0 {
+	if dialled := e.dialledForTargets(); !dialled.none() {
 		filters = append(filters, typed.HTTPFilter(targetsFilter, &dfpfilterv3.FilterConfig{
 			ImplementationSpecifier: &dfpfilterv3.FilterConfig_DnsCacheConfig{
 				DnsCacheConfig: cache(targetsCluster(e.Node), dialled),
@@ -132,7 +132,7 @@ func (e Edge) filters() (filters []*hcmv3.HttpFilter) {
 
 // hosts returns the virtual hosts of the targets, of the DNS suffixes, and of addresses.
 func (e Edge) hosts() (hosts []*routev3.VirtualHost) {
-	egress, targets := len(e.dialled()) > 0, len(e.dialledForTargets()) > 0
+	egress, targets := !e.dialled().none(), !e.dialledForTargets().none()
 	if targets {
 		for _, t := range e.Network.Targets {
 			host := host(t.Name, []string{t.Name}, terminated(targetsCluster(e.Node), typed.ConnectMatch()))
@@ -208,12 +208,12 @@ func perFilter(h *routev3.VirtualHost, name string, config proto.Message) {
 
 // Clusters returns the Envoy clusters of the edge that dial addresses of its network.
 func (e Edge) Clusters() (clusters []*clusterv3.Cluster) {
-	if dialled := e.dialled(); len(dialled) > 0 {
+	if dialled := e.dialled(); !dialled.none() {
 		c := e.cluster(networkCluster(e.Node), dialled)
 		c.TypedExtensionProtocolOptions = typed.HTTPOptions(e.checks())
 		clusters = append(clusters, c)
 	}
-	if dialled := e.dialledForTargets(); len(dialled) > 0 {
+	if dialled := e.dialledForTargets(); !dialled.none() {
 		clusters = append(clusters, e.cluster(targetsCluster(e.Node), dialled))
 	}
 	return clusters
@@ -245,7 +245,7 @@ func (e Edge) checks() *upstreamhttpv3.HttpProtocolOptions {
 	}
 }
 
-func (e Edge) cluster(name string, dialled []netip.Prefix) *clusterv3.Cluster {
+func (e Edge) cluster(name string, dialled destinations) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:           name,
 		ConnectTimeout: durationpb.New(dialTimeout),
@@ -320,7 +320,7 @@ func upstream(matcher *addressv3.UpstreamIpPortMatcher) *rbacv3.Permission {
 
 // cache returns a DNS cache that removes every address that is not dialled from the answers, whenever they change. It
 // also applies to a destination that is an address.
-func cache(prefix string, dialled []netip.Prefix) *dfpcachev3.DnsCacheConfig {
+func cache(prefix string, dialled destinations) *dfpcachev3.DnsCacheConfig {
 	return named(prefix, &dfpcachev3.DnsCacheConfig{
 		DnsLookupFamily:            clusterv3.Cluster_ALL,
 		DnsRefreshRate:             durationpb.New(refreshRate),
@@ -329,7 +329,7 @@ func cache(prefix string, dialled []netip.Prefix) *dfpcachev3.DnsCacheConfig {
 		HostTtl:                    durationpb.New(addressTTL),
 		MaxHosts:                   wrapperspb.UInt32(maxDestinations),
 		DnsQueryTimeout:            durationpb.New(queryTimeout),
-		ResolvedAddressFilter:      onlyIn(dialled),
+		ResolvedAddressFilter:      dialled.filter(),
 		TypedDnsResolverConfig:     resolver(),
 	})
 }

@@ -78,6 +78,49 @@ func manager(t *testing.T, listener *anypb.Any) *hcmv3.HttpConnectionManager {
 	return m
 }
 
+// TestTheListOfAddressesIsShort: a wide network without the addresses that no edge dials consists of hundreds of parts.
+func TestTheListOfAddressesIsShort(t *testing.T) {
+	gateways := func(n int) (all []netip.Prefix) {
+		for i := range n {
+			all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2 + byte(i/256), byte(i)}), 32))
+		}
+		return all
+	}
+	for name, tc := range map[string]struct {
+		cidrs, excluded []netip.Prefix
+		remain          bool // the list has what remains
+	}{
+		"a network":                        {cidrs: prefixes("10.1.0.0/16"), remain: true},
+		"a network with a gateway":         {cidrs: prefixes("10.1.0.0/16"), excluded: prefixes("10.1.3.4/32"), remain: true},
+		"all IPv4 addresses":               {cidrs: prefixes("0.0.0.0/0"), excluded: gateways(2)},
+		"all IPv6 addresses":               {cidrs: prefixes("::/0"), excluded: gateways(2)},
+		"all addresses":                    {cidrs: prefixes("0.0.0.0/0", "::/0"), excluded: gateways(200)},
+		"more gateways than agents accept": {cidrs: prefixes("0.0.0.0/0"), excluded: gateways(300), remain: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := network.Edge{
+				Domain: "tunnels.example.com", Node: "edge-a", Excluded: tc.excluded,
+				Network: model.Network{EgressID: "eeeeeeeeeeeeeeeeeeee", CIDRs: tc.cidrs},
+			}
+			cluster := e.Clusters()[0]
+			config := &dfpclusterv3.ClusterConfig{}
+			if err := cluster.GetClusterType().GetTypedConfig().UnmarshalTo(config); err != nil {
+				t.Fatal(err)
+			}
+			filter := config.GetDnsCacheConfig().GetResolvedAddressFilter()
+			if filter.GetInvertMatch() != tc.remain || !tc.remain &&
+				len(filter.GetRanges()) > len(model.NeverDialled())+len(tc.excluded)+1 {
+				t.Errorf("%d ranges, inverted: %t", len(filter.GetRanges()), filter.GetInvertMatch())
+			}
+			want := model.Without(tc.cidrs, slices.Concat(model.NeverDialled(), tc.excluded))
+			got := dials(t, typed.Pack(cluster))
+			if extra, lost := model.Without(got, want), model.Without(want, got); len(extra)+len(lost) > 0 {
+				t.Errorf("it dials %v too, and not %v", extra, lost)
+			}
+		})
+	}
+}
+
 // TestAnOwnerNarrowsWhatAnEdgeDials checks the listener, which leads to targets, and both Envoy clusters.
 func TestAnOwnerNarrowsWhatAnEdgeDials(t *testing.T) {
 	listener, clusters := edge()

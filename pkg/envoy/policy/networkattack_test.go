@@ -17,6 +17,7 @@ import (
 	headermutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	caresv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/network/dns_resolver/cares/v3"
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -156,8 +157,23 @@ func TestAPolicyRejectsEveryKnownAttackOnNetworks(t *testing.T) {
 			cache(func(c *dfpcachev3.DnsCacheConfig) { c.ResolvedAddressFilter = nil }), "resolved_address_filter is missing",
 		},
 		"a restriction to all others": {
-			cache(func(c *dfpcachev3.DnsCacheConfig) { c.ResolvedAddressFilter.InvertMatch = false }), "invert_match is missing",
+			cache(func(c *dfpcachev3.DnsCacheConfig) { c.ResolvedAddressFilter.InvertMatch = false }), "no edge dials",
 		},
+		"a list of addresses to remove that lacks one": {cache(func(c *dfpcachev3.DnsCacheConfig) {
+			c.ResolvedAddressFilter = &matcherv3.AddressMatcher{}
+			for _, p := range model.NeverDialled()[1:] {
+				adds(p.Addr().String(), uint32(p.Bits()))(c)
+			}
+		}), "no edge dials " + model.NeverDialled()[0].String()},
+		"a list of addresses to remove that is long": {cache(func(c *dfpcachev3.DnsCacheConfig) {
+			c.ResolvedAddressFilter = &matcherv3.AddressMatcher{}
+			for range 257 {
+				adds("0.0.0.0", 0)(c)
+			}
+		}), "not restricted to a list"},
+		"an empty list of addresses to remove": {cache(func(c *dfpcachev3.DnsCacheConfig) {
+			c.ResolvedAddressFilter = &matcherv3.AddressMatcher{}
+		}), "ranges is missing"},
 		"a resolver elsewhere": {cache(func(c *dfpcachev3.DnsCacheConfig) {
 			inside(t, c.TypedDnsResolverConfig.GetTypedConfig(), func(r *caresv3.CaresDnsResolverConfig) {
 				r.Resolvers = []*corev3.Address{pipe("x")}
