@@ -67,7 +67,7 @@ func newServer(class int, rules rules, calls stats.Handler) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.Creds(finished{}),
 		grpc.InTapHandle(rules.admit),
-		grpc.UnaryInterceptor(rules.unary), grpc.StreamInterceptor(rules.stream),
+		grpc.StreamInterceptor(rules.stream), grpc.UnknownServiceHandler(unknown),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(bounds.streams),
 		grpc.MaxRecvMsgSize(bounds.message),

@@ -45,7 +45,7 @@ type Config struct {
 	// Refused is called with the address of a caller whose TLS handshake failed, and the reason. It must not block.
 	// May be nil.
 	Refused func(address string, why error)
-	// Calls handles the statistics of each admitted call. May be nil.
+	// Calls handles the statistics of each call. May be nil.
 	Calls stats.Handler
 	Log   *slog.Logger
 }
@@ -56,6 +56,7 @@ type Channel struct {
 	acceptor *acceptor
 	closing  func()
 	figures  *figures
+	rules    rules
 	servers  [classes]*grpc.Server
 }
 
@@ -68,7 +69,7 @@ func newChannel(config Config, b bounds) *Channel {
 	}
 	rules := newRules(config, b)
 	rules.figures = newFigures()
-	c := &Channel{acceptor: newAcceptor(config, b), closing: config.Closing, figures: rules.figures}
+	c := &Channel{acceptor: newAcceptor(config, b), closing: config.Closing, figures: rules.figures, rules: rules}
 	c.acceptor.figures = rules.figures
 	for class := range c.servers {
 		c.servers[class] = newServer(class, rules, config.Calls)
@@ -79,8 +80,9 @@ func newChannel(config Config, b bounds) *Channel {
 // RegisterService implements grpc.ServiceRegistrar.
 func (c *Channel) RegisterService(description *grpc.ServiceDesc, service any) {
 	c.figures.register(description)
+	guarded := c.rules.guard(description)
 	for _, server := range c.servers {
-		server.RegisterService(description, service)
+		server.RegisterService(guarded, service)
 	}
 }
 

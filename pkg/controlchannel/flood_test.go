@@ -1,8 +1,10 @@
 package controlchannel_test
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -131,4 +133,33 @@ func TestTheCallRateOfOneCertificateIsLimited(t *testing.T) {
 			eventually.True(t, patience, "its being served again", func() error { return fetch(t, b.dial(t, identity, ""), is) })
 		})
 	}
+}
+
+// TestRejectedCallsLeaveNothing: a caller chooses the deadline of its calls, and may choose one in years.
+func TestRejectedCallsLeaveNothing(t *testing.T) {
+	const calls = 3000
+	b := newTestbed(t, controlchannel.Bounds{})
+	conn := b.dial(t, nil, "203.0.113.1:1")
+	objects := func() int {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.GC() // the first one clears the victims of pools
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapObjects)
+	}
+	before := objects()
+	for range calls {
+		ctx, cancel := context.WithTimeout(t.Context(), 10_000*time.Hour)
+		if err := conn.Invoke(ctx, renew, &enrolv1.RenewRequest{}, &enrolv1.Certificate{}); err == nil {
+			t.Fatal("a call without permission was answered")
+		}
+		cancel()
+	}
+	must(t, conn.Close())
+	eventually.True(t, patience, "the calls leaving nothing", func() error {
+		if left := objects() - before; left > calls/2 {
+			return fmt.Errorf("%d objects are left of %d calls", left, calls)
+		}
+		return nil
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -47,7 +48,9 @@ func set(names []string) map[string]bool {
 	return s
 }
 
-// admit implements tap.ServerInHandle. It rejects calls that the caller may not make.
+// admit implements tap.ServerInHandle. It decides whether the caller may make a call. It does not return the error of
+// a rejected call, which begin returns instead: gRPC does not cancel the context of a call that is rejected here, and
+// would keep it until the deadline, which the caller has chosen.
 func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	c, ok := p.Addr.(*caller)
@@ -56,14 +59,13 @@ func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 	}
 	err := r.check(c, info.FullMethodName)
 	r.figures.called(info.FullMethodName, err)
-	if retry.RequestedWait(err) > 0 {
-		// the interceptors return it, because gRPC would omit the details of an error from here
-		return context.WithValue(ctx, limitedKey{}, err), nil
+	if err == nil {
+		return ctx, nil
 	}
-	if err != nil && (c.expired || c.rejection != nil) {
+	if c.expired || c.rejection != nil {
 		c.disconnect()
 	}
-	return ctx, err
+	return context.WithValue(ctx, rejectedKey{}, err), nil
 }
 
 func (r rules) check(c *caller, method string) error {
@@ -97,8 +99,14 @@ func (r rules) check(c *caller, method string) error {
 // busyTime is the retry delay while too many calls are running.
 const busyTime = 2 * time.Second
 
-// begin counts a running call, and returns a function that uncounts it.
+// rejectedKey is the context key of the error with which a call is rejected.
+type rejectedKey struct{}
+
+// begin counts a running call, and returns a function that uncounts it, or the error with which the call is rejected.
 func (r rules) begin(ctx context.Context) (end func(), err error) {
+	if err, ok := ctx.Value(rejectedKey{}).(error); ok {
+		return nil, err
+	}
 	p, _ := peer.FromContext(ctx)
 	c, ok := p.Addr.(*caller)
 	if !ok || c.node == "" {
@@ -119,34 +127,45 @@ func (r rules) begin(ctx context.Context) (end func(), err error) {
 	return func() { node(); tunnel() }, nil
 }
 
-// limitedKey is the context key of the error with which a call is rejected.
-type limitedKey struct{}
-
-// unary and stream reject calls with an error in their context, and count the others while they run.
-func (r rules) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	if err, ok := ctx.Value(limitedKey{}).(error); ok {
-		return nil, err
+// guard returns a service whose unary methods follow the rules before their message is read. gRPC calls interceptors of
+// unary methods only after that.
+func (r rules) guard(description *grpc.ServiceDesc) *grpc.ServiceDesc {
+	guarded := *description
+	guarded.Methods = slices.Clone(description.Methods)
+	for i, method := range description.Methods {
+		guarded.Methods[i].Handler = r.unary(method.Handler)
 	}
-	end, err := r.begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer end()
-	return handle(ctx, request)
+	return &guarded
 }
 
+func (r rules) unary(handle grpc.MethodHandler) grpc.MethodHandler {
+	return func(
+		service any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor,
+	) (any, error) {
+		end, err := r.begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		return handle(service, ctx, read, nil)
+	}
+}
+
+// stream is the interceptor of streaming methods.
 func (r rules) stream(
 	service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {
-	if err, ok := stream.Context().Value(limitedKey{}).(error); ok {
-		return err
-	}
 	end, err := r.begin(stream.Context())
 	if err != nil {
 		return err
 	}
 	defer end()
 	return handle(service, stream)
+}
+
+// unknown answers calls of methods that no service has, for which gRPC would not call the interceptor.
+func unknown(any, grpc.ServerStream) error {
+	return status.Error(codes.Unimplemented, "this server has no such method")
 }
 
 // identify completes a caller from its certificate. It returns the leaf if its chain is accepted, else nil.
