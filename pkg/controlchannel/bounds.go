@@ -24,6 +24,9 @@ const (
 	// unauthenticatedTime bounds connections of unauthenticated callers, which make one call: a little longer than the
 	// longest call.
 	unauthenticatedTime = 45 * time.Second
+	// messageTime bounds how long the message of a unary call may take after its header: three times as long as the
+	// largest request for a certificate needs on a line of 64 kbit/s.
+	messageTime = 10 * time.Second
 	// lingerTime is when a connection is closed after a call on it was rejected because of its certificate: a caller
 	// that has a newer certificate by then can only present it on a new connection.
 	lingerTime = time.Second
@@ -51,11 +54,12 @@ var perClass = [classes]struct {
 	streams uint32 // concurrent in one connection
 	idle    time.Duration
 }{
-	// A ServiceAccount token of 16 KiB and a signing request of 8 KiB, with reserve.
-	unauthenticated: {message: 32 << 10, headers: 8 << 10, streams: 2, idle: unauthenticatedTime},
+	// A ServiceAccount token of 16 KiB and a signing request of 8 KiB, with reserve. Such a caller makes one call.
+	unauthenticated: {message: 32 << 10, headers: 8 << 10, streams: 1, idle: unauthenticatedTime},
 	// An edge's requests are small. Its reports contain the names of a serving certificate, and its Envoy's NACKs
-	// contain text.
-	edges: {message: 256 << 10, headers: 16 << 10, streams: 16, idle: idleTime},
+	// contain text. An agent has two streams on one connection, for resources and for reports, and renews on another
+	// one. Each stream may hold a message of this size that does not end.
+	edges: {message: 256 << 10, headers: 16 << 10, streams: 4, idle: idleTime},
 	// Leaves room for the first request of a gateway that reconnects: the name and the version of each of its Envoy
 	// clusters, about 130 bytes each, so 60,000 of them.
 	internal: {message: 8 << 20, headers: 16 << 10, streams: 16, idle: idleTime},
@@ -92,6 +96,8 @@ type bounds struct {
 	// handshake bounds the time until a connection's first call, unauthenticated the lifetime of one without a
 	// certificate.
 	handshake, unauthenticated time.Duration
+	// message bounds the time until the message of a unary call has arrived. Then its connection is closed.
+	message time.Duration
 	// openings bounds connections before their PROXY header was read: it is not even known whether they use the public
 	// port.
 	openings int
@@ -141,7 +147,7 @@ type bounds struct {
 
 func defaultBounds() bounds {
 	return bounds{
-		handshake: handshakeTime, unauthenticated: unauthenticatedTime,
+		handshake: handshakeTime, unauthenticated: unauthenticatedTime, message: messageTime,
 		openings: 4096, public: 4096, inside: 1024, perAddress: 64, known: 40_000, perNode: 32, perTunnel: 1024,
 		sources: 16_384, recent: 48 * time.Hour, perShown: 4, mostShown: 1024,
 		fair:     2 * time.Second,

@@ -4,7 +4,7 @@ import "time"
 
 // Bounds are the bounds that tests make small.
 type Bounds struct {
-	Handshake, Unauthenticated                   time.Duration
+	Handshake, Unauthenticated, Message          time.Duration
 	Openings, Public, PerAddress, PerNode, Calls int
 	Known, PerTunnel, NodeStreams, TunnelCalls   int
 	Fair                                         time.Duration
@@ -38,6 +38,9 @@ func NewBounded(config Config, b Bounds) *Channel {
 	if b.Handshake > 0 {
 		all.handshake = b.Handshake
 	}
+	if b.Message > 0 {
+		all.message = b.Message
+	}
 	if b.Fair > 0 {
 		all.fair = b.Fair
 	}
@@ -56,6 +59,9 @@ func (c *Channel) Held() int {
 	}
 	return held
 }
+
+// Running returns how many calls of callers with a certificate are counted.
+func (c *Channel) Running() int { return c.rules.byNode.Used() }
 
 // ForgetTunnels makes all edges share one group of slots, as if there were no tunnels.
 func (c *Channel) ForgetTunnels() { c.acceptor.group = func(*caller) string { return "" } }

@@ -61,6 +61,7 @@ func TestAFloodFromManyAddressesDoesNotAffectNewEdges(t *testing.T) {
 					PerAddress:      each,
 					Handshake:       patience,
 					Unauthenticated: patience,
+					Message:         patience,
 					Fair:            patience,
 				},
 			)

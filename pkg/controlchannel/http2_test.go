@@ -2,15 +2,20 @@ package controlchannel_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 )
@@ -179,4 +184,75 @@ func TestAbuseOfHTTP2(t *testing.T) {
 			})
 		}
 	}
+}
+
+// begin writes calls on one connection, each with a message of the given size that lacks its last bytes. It waits until
+// the server closes the connection or ctx ends, and returns how long the connection was open.
+func (b *testbed) begin(
+	ctx context.Context, t testing.TB, identity *certs.Identity, method string, calls, size int,
+) time.Duration {
+	t.Helper()
+	raw, err := b.raw(ctx, "203.0.113.78:7")
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer raw.Close()
+	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
+	conn, begin := tls.Client(raw, b.clientTLS(t, identity)), time.Now()
+	f := newFrames(t)
+	for i := range calls {
+		f.open(t, uint32(2*i+1), method)
+		must(t, f.WriteData(uint32(2*i+1), false, append([]byte{0}, binary.BigEndian.AppendUint32(nil, uint32(size))...)))
+	}
+	if _, err := conn.Write(f.Bytes()); err != nil {
+		t.Error(err)
+	}
+	f.Reset()
+	reader := http2.NewFramer(io.Discard, conn)
+	for frame, err := reader.ReadFrame(); err == nil; frame, err = reader.ReadFrame() {
+		switch frame := frame.(type) {
+		case *http2.WindowUpdateFrame:
+			if frame.StreamID > 0 { // the server has read the size, and waits for the message
+				for left := size - 1<<10; left > 0; left -= 16 << 10 {
+					must(t, f.WriteData(frame.StreamID, false, make([]byte, min(left, 16<<10))))
+				}
+			}
+		case *http2.PingFrame:
+			must(t, f.WritePing(true, frame.Data))
+		}
+		_, _ = conn.Write(f.Bytes()) // it may have been closed by then
+		f.Reset()
+	}
+	return time.Since(begin)
+}
+
+// TestMessagesThatDoNotEnd: nothing else would end such a call, and each of them holds its unread message.
+func TestMessagesThatDoNotEnd(t *testing.T) {
+	const conns, each, most = 8, 16, 20
+	b := newTestbed(t, controlchannel.Bounds{Message: 2 * time.Second, NodeStreams: most})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	identity := ptr(b.identity(t, edge, time.Hour))
+	for range conns {
+		all.Go(func() { b.begin(ctx, t, identity, renew, each, 256<<10) })
+	}
+	eventually.True(t, patience, "the calls of the edge being counted", func() error {
+		if n := b.Running(); n != most {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	eventually.True(t, patience, "the calls of the edge being ended", func() error {
+		if n := b.Running(); n != 0 {
+			return fmt.Errorf("%d are running", n)
+		}
+		return nil
+	})
+	if open := b.begin(ctx, t, nil, enrolEdge, 2, 20<<10); open > 10*time.Second {
+		t.Errorf("the connection of a caller without a certificate was open for %s", open)
+	}
+	b.alive(t)
 }

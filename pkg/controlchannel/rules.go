@@ -26,8 +26,9 @@ type rules struct {
 	anonymous, expired, inside map[string]bool
 
 	rate, tunnelRate limit.Rate
-	calls            *limit.Rates // by certificate, and by tunnel
-	byNode, byTunnel *limit.Slots // running calls
+	calls            *limit.Rates  // by certificate, and by tunnel
+	byNode, byTunnel *limit.Slots  // running calls
+	message          time.Duration // until the message of a unary call has arrived
 
 	figures *figures
 }
@@ -37,6 +38,7 @@ func newRules(config Config, b bounds) rules {
 		anonymous: set(config.Anonymous), expired: set(config.Expired), inside: set(config.Inside),
 		rate: b.calls, tunnelRate: b.tunnelCalls, calls: limit.NewRates(b.nodes),
 		byNode: limit.NewSlots(math.MaxInt, b.nodeStreams), byTunnel: limit.NewSlots(math.MaxInt, b.tunnelStreams),
+		message: b.message,
 	}
 }
 
@@ -52,9 +54,8 @@ func set(names []string) map[string]bool {
 // a rejected call, which begin returns instead: gRPC does not cancel the context of a call that is rejected here, and
 // would keep it until the deadline, which the caller has chosen.
 func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
-	p, _ := peer.FromContext(ctx)
-	c, ok := p.Addr.(*caller)
-	if !ok {
+	c := callerOf(ctx)
+	if c == nil {
 		return nil, status.Error(codes.Internal, errNotOurs.Error())
 	}
 	err := r.check(c, info.FullMethodName)
@@ -66,6 +67,16 @@ func (r rules) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 		c.disconnect()
 	}
 	return context.WithValue(ctx, rejectedKey{}, err), nil
+}
+
+// callerOf returns the caller of a call, or nil if its connection was not accepted by an acceptor.
+func callerOf(ctx context.Context) *caller {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	c, _ := p.Addr.(*caller)
+	return c
 }
 
 func (r rules) check(c *caller, method string) error {
@@ -102,14 +113,14 @@ const busyTime = 2 * time.Second
 // rejectedKey is the context key of the error with which a call is rejected.
 type rejectedKey struct{}
 
-// begin counts a running call, and returns a function that uncounts it, or the error with which the call is rejected.
+// begin counts a call whose message has not been read, and returns a function that uncounts it. It returns an error if
+// the call is rejected.
 func (r rules) begin(ctx context.Context) (end func(), err error) {
 	if err, ok := ctx.Value(rejectedKey{}).(error); ok {
 		return nil, err
 	}
-	p, _ := peer.FromContext(ctx)
-	c, ok := p.Addr.(*caller)
-	if !ok || c.node == "" {
+	c := callerOf(ctx)
+	if c == nil || c.node == "" {
 		return func() {}, nil // without a certificate, connections are few, and enrol/server limits the calls
 	}
 	node := r.byNode.Take(c.node)
@@ -147,7 +158,12 @@ func (r rules) unary(handle grpc.MethodHandler) grpc.MethodHandler {
 			return nil, err
 		}
 		defer end()
-		return handle(service, ctx, read, nil)
+		return handle(service, ctx, func(message any) error {
+			if c := callerOf(ctx); c != nil {
+				defer time.AfterFunc(r.message, c.disconnect).Stop()
+			}
+			return read(message)
+		}, nil)
 	}
 }
 
