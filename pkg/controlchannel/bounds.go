@@ -133,9 +133,15 @@ type bounds struct {
 	networkConnects limit.Rate
 	// addresses bounds the number of addresses and networks with a rate.
 	addresses int
-	// calls limits the calls of one node, whichever of its certificates is used, except those that enrol/server counts. An
-	// agent makes two calls. It repeats them every 4 s if its leaves live for 6 s, and after an outage it retries each
-	// after 250 ms, 500 ms, and so on up to 3 s. For a short time it may have several connections.
+	// addressCalls limits the calls of one address without an accepted certificate: 1,000 machines that boot behind it,
+	// each with a report every 5 s.
+	addressCalls limit.Rate
+	// otherCalls limits the calls of one node that need no valid certificate, and those that are refused. An agent renews
+	// every 4 s if its leaves live for 6 s.
+	otherCalls limit.Rate
+	// calls limits the other calls of one node, whichever of its certificates is used. An agent makes two calls. It
+	// repeats them every 4 s if its leaves live for 6 s, and after an outage it retries each after 250 ms, 500 ms, and so
+	// on up to 3 s. For a short time it may have several connections.
 	calls limit.Rate
 	// tunnelCalls limits the calls of all edges of one tunnel: 1,000 edges that connect at once stay below it.
 	tunnelCalls limit.Rate
@@ -153,6 +159,8 @@ func defaultBounds() bounds {
 		fair:     2 * time.Second,
 		connects: limit.Rate{Every: 20 * time.Millisecond, Burst: 400}, addresses: 16_384,
 		networkConnects: limit.Rate{Every: 2500 * time.Microsecond, Burst: 3200},
+		addressCalls:    limit.Rate{Every: 5 * time.Millisecond, Burst: 400},
+		otherCalls:      limit.Rate{Every: 200 * time.Millisecond, Burst: 100},
 		calls:           limit.Rate{Every: 200 * time.Millisecond, Burst: 100}, nodes: 40_000,
 		tunnelCalls: limit.Rate{Every: 5 * time.Millisecond, Burst: 4000}, nodeStreams: 64, tunnelStreams: 2048,
 	}

@@ -7,6 +7,7 @@ type Bounds struct {
 	Handshake, Unauthenticated, Message          time.Duration
 	Openings, Public, PerAddress, PerNode, Calls int
 	Known, PerTunnel, NodeStreams, TunnelCalls   int
+	AddressCalls, OtherCalls                     int
 	Fair                                         time.Duration
 }
 
@@ -22,6 +23,8 @@ func NewBounded(config Config, b Bounds) *Channel {
 		{b.PerAddress, &all.perAddress},
 		{b.PerNode, &all.perNode},
 		{b.Calls, &all.calls.Burst},
+		{b.AddressCalls, &all.addressCalls.Burst},
+		{b.OtherCalls, &all.otherCalls.Burst},
 		{b.Known, &config.EdgeConnections},
 		{b.PerTunnel, &all.perTunnel},
 		{b.NodeStreams, &all.nodeStreams},

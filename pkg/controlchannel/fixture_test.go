@@ -61,9 +61,10 @@ type testbed struct {
 	address string
 	stop    func() error
 
-	mu     sync.Mutex
-	tokens map[string]*token // by hash
-	gate   string            // the hash of the gateway token
+	mu      sync.Mutex
+	tokens  map[string]*token // by hash
+	lookups int               // of tokens of edges
+	gate    string            // the hash of the gateway token
 }
 
 // token is a recorded bootstrap token.
@@ -145,6 +146,7 @@ func (b *testbed) newToken(t testing.TB, wc model.WorkloadCluster, uses int) str
 func (b *testbed) EdgeToken(hash, _ string) (enrol.Grant, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.lookups++
 	if t := b.tokens[hash]; t != nil && t.uses > 0 {
 		return t.grant, nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/retry"
+	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/controlchannel"
 	enrolv1 "github.com/fairlead/fairlead/pkg/enrol/v1"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -136,10 +137,48 @@ func TestTheCallRateOfOneCertificateIsLimited(t *testing.T) {
 	}
 }
 
+// TestTheRateOfEnrolmentsIsLimited: every call costs the decoding of its message and a lookup of its token.
+func TestTheRateOfEnrolmentsIsLimited(t *testing.T) {
+	const calls = 5000
+	tests := map[string]struct {
+		is    *model.Subject
+		burst int
+		every time.Duration // between two calls beyond the burst
+	}{
+		"of a caller without a certificate": {burst: 400, every: 5 * time.Millisecond},
+		"of an edge":                        {is: &edge, burst: 100, every: 200 * time.Millisecond},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newTestbed(t, controlchannel.Bounds{})
+			var identity *certs.Identity
+			if tc.is != nil {
+				identity = ptr(b.identity(t, *tc.is, time.Hour))
+			}
+			client, begin := enrolv1.NewEnrolmentClient(b.dial(t, identity, "203.0.113.1:1")), time.Now()
+			request := &enrolv1.EnrolEdgeRequest{Token: "fl1.unknown", Csr: make([]byte, 30<<10)}
+			var limited error
+			for range calls {
+				if _, err := client.EnrolEdge(t.Context(), request); retry.RequestedWait(err) > 0 {
+					limited = err
+				}
+			}
+			b.mu.Lock()
+			lookups := b.lookups
+			b.mu.Unlock()
+			most := tc.burst + int(time.Since(begin)/tc.every) + 1
+			if lookups < tc.burst || lookups > most || limited == nil {
+				t.Errorf("%d of %d calls were served, want %d to %d; limited: %v", lookups, calls, tc.burst, most, limited)
+			}
+			b.alive(t)
+		})
+	}
+}
+
 // TestRejectedCallsLeaveNothing: a caller chooses the deadline of its calls, and may choose one in years.
 func TestRejectedCallsLeaveNothing(t *testing.T) {
 	const calls = 3000
-	b := newTestbed(t, controlchannel.Bounds{})
+	b := newTestbed(t, controlchannel.Bounds{AddressCalls: calls})
 	conn := b.dial(t, nil, "203.0.113.1:1")
 	objects := func() int {
 		var stats runtime.MemStats

@@ -96,7 +96,8 @@ func encode(f *testing.F, m proto.Message) []byte {
 // FuzzCalls sends two messages to any method as any caller: a caller without permission never gets an answer, no
 // caller gets an internal error, and nothing panics, which would end the test.
 func FuzzCalls(f *testing.F) {
-	b := newTestbed(f, controlchannel.Bounds{Calls: 1 << 30}) // otherwise most would be rejected before they are read
+	// otherwise most would be rejected before they are read
+	b := newTestbed(f, controlchannel.Bounds{Calls: 1 << 30, AddressCalls: 1 << 30, OtherCalls: 1 << 30})
 	conns := []*grpc.ClientConn{b.dial(f, nil, ""), b.dial(f, nil, "203.0.113.1:1")}
 	for _, s := range []model.Subject{edge, gateway, model.ControllerSubject()} {
 		conns = append(conns, b.dial(f, ptr(b.identity(f, s, time.Hour)), ""))

@@ -25,10 +25,12 @@ import (
 type rules struct {
 	anonymous, expired, inside map[string]bool
 
-	rate, tunnelRate limit.Rate
-	calls            *limit.Rates  // by certificate, and by tunnel
-	byNode, byTunnel *limit.Slots  // running calls
-	message          time.Duration // until the message of a unary call has arrived
+	rate, tunnelRate       limit.Rate
+	calls                  *limit.Rates // by certificate, and by tunnel
+	addressRate, otherRate limit.Rate
+	addresses, others      *limit.Rates  // calls without an accepted certificate, and calls that need no valid one
+	byNode, byTunnel       *limit.Slots  // running calls
+	message                time.Duration // until the message of a unary call has arrived
 
 	figures *figures
 }
@@ -39,6 +41,9 @@ func newRules(config Config, b bounds) rules {
 		rate: b.calls, tunnelRate: b.tunnelCalls, calls: limit.NewRates(b.nodes),
 		byNode: limit.NewSlots(math.MaxInt, b.nodeStreams), byTunnel: limit.NewSlots(math.MaxInt, b.tunnelStreams),
 		message: b.message,
+
+		addressRate: b.addressCalls, addresses: limit.NewRates(b.addresses),
+		otherRate: b.otherCalls, others: limit.NewRates(b.nodes),
 	}
 }
 
@@ -79,7 +84,17 @@ func callerOf(ctx context.Context) *caller {
 	return c
 }
 
+// check returns the error with which a call is rejected. A rejected call counts for a limit too.
 func (r rules) check(c *caller, method string) error {
+	refusal := r.refusal(c, method)
+	if err := r.limit(c, refusal != nil || r.anonymous[method] || r.expired[method]); err != nil {
+		return err
+	}
+	return refusal
+}
+
+// refusal returns an error for a call that the caller may not make.
+func (r rules) refusal(c *caller, method string) error {
 	switch {
 	case c.rejection != nil:
 		return c.rejection
@@ -92,7 +107,25 @@ func (r rules) check(c *caller, method string) error {
 		return status.Error(codes.Unauthenticated, certs.ErrNoPeer.Error()+": enrol first")
 	case c.expired && !r.expired[method]:
 		return status.Error(codes.Unauthenticated, certs.ErrExpired.Error()+": renew it first")
-	case r.anonymous[method] || r.expired[method]: // enrol/server limits these, relative to the lifetime of a leaf
+	}
+	return nil
+}
+
+// limit counts a call. Those that need no valid certificate, and those that are refused, have rates of their own: an
+// edge that makes too many of the others can still renew. Beyond these rates the connection is closed as well.
+func (r rules) limit(c *caller, others bool) error {
+	if !c.named {
+		if wait := r.addresses.Take(limit.Address(c.Addr), r.addressRate); wait > 0 {
+			c.disconnect()
+			return retry.Later("too many calls from one address", wait)
+		}
+		return nil
+	}
+	if others {
+		if wait := r.others.Take(c.node, r.otherRate); wait > 0 {
+			c.disconnect()
+			return retry.Later("too many calls by one certificate", wait)
+		}
 		return nil
 	}
 	if wait := r.calls.Take(c.node, r.rate); wait > 0 {
