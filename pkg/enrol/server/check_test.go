@@ -203,6 +203,19 @@ func TestTheServerDoesNotRelyOnTheClientsChecks(t *testing.T) {
 	}
 }
 
+// TestSigningRequestsAreVerifiedWithinTheRateOfTheirToken: a verification costs far more than the lookup of a token.
+func TestSigningRequestsAreVerifiedWithinTheRateOfTheirToken(t *testing.T) {
+	m := newManagement(t)
+	service := enrolv1.NewEnrolmentClient(connect(t, m, m.serve()))
+	for range 200 {
+		_, err := service.EnrolEdge(t.Context(), &enrolv1.EnrolEdgeRequest{Token: m.edge, Csr: []byte("garbage")})
+		if strings.Contains(status.Convert(err).Message(), "too many certificates for one token") {
+			return
+		}
+	}
+	t.Error("signing requests with one token are verified without a limit")
+}
+
 func renewWithout(t *testing.T, m *management, client enrolclient.Client) error {
 	t.Helper()
 	key, err := certs.NewKey()

@@ -119,7 +119,7 @@ func (s *Server) Renew(ctx context.Context, r *enrolv1.RenewRequest) (*enrolv1.C
 	)
 }
 
-// attempt is a request whose credential was checked.
+// attempt is a request whose credential was checked, but not its CSR.
 type attempt struct {
 	IssueRequest
 	key  string // the key of its rate: a token's hash or a node id
@@ -144,6 +144,9 @@ func (s *Server) serve(
 	}
 	if wait := s.limits.attempts.Take(request.key, request.rate); wait > 0 {
 		return nil, retry.Later("too many certificates for one token or node", wait)
+	}
+	if err := checkCSR(request.CSR); err != nil {
+		return nil, s.reject(log, caller, err)
 	}
 	release, err := s.limits.ofTunnel(request)
 	if err != nil {
