@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/pkg/agent/edge"
+	"github.com/fairlead/fairlead/pkg/agent/status"
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -137,16 +138,39 @@ func TestAnIdentityOlderThanTheRecordIsKept(t *testing.T) {
 }
 
 func TestEnrollingRecordsTheCA(t *testing.T) {
-	c := newControl(t)
-	c.serve()
-	i := testIdentities(t, c.edgeRole(c.token))
-	if _, _, err := i.Renew(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ca := newControl(t).ca.CertPEM()
-	i = identitiesIn(t, i.dir, c.edgeWith(func() (edge.Credential, error) { return edge.Credential{CA: ca}, nil }))
-	c.save(i.store, c.fresh(edgeSubject))
-	if i.RemoveForeign(); bytes.Equal(i.store.Bundle(), c.ca.CertPEM()) {
-		t.Error("an identity of another installation is kept")
+	for name, written := range map[string]bool{"and the identity is on disk": true, "and the agent crashes": false} {
+		t.Run(name, func(t *testing.T) {
+			old, c := newControl(t), newControl(t) // of two installations with the same tunnel id
+			c.serve()
+			credential := edge.Credential{ID: edgeSubject.ID, Token: c.token, CA: old.ca.CertPEM()}
+			role := c.edgeWith(func() (edge.Credential, error) { return credential, nil })
+			i := testIdentities(t, role)
+			old.save(i.store, old.fresh(edgeSubject))
+			i.RemoveForeign()
+			credential.CA = c.ca.CertPEM()
+			identity, bundle, err := i.Renew(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if written {
+				if err := i.store.Save(identity, bundle); err != nil {
+					t.Fatal(err)
+				}
+				(&membership{identities: i.Renewer, status: status.New(status.Process)}).written(nil)
+			}
+			i = identitiesIn(t, i.dir, role)
+			if i.RemoveForeign(); bytes.Equal(i.store.Bundle(), old.ca.CertPEM()) {
+				t.Error("an identity of another installation is kept")
+			}
+			if _, err := i.store.Identity(); (err == nil) != written {
+				t.Errorf("after the next start the store says %v", err)
+			}
+			credential.CA = old.ca.CertPEM()
+			i = identitiesIn(t, i.dir, role)
+			i.RemoveForeign()
+			if _, err := i.store.Identity(); (err == nil) == written {
+				t.Errorf("with the earlier credential the store says %v", err)
+			}
+		})
 	}
 }

@@ -170,6 +170,7 @@ func (m *membership) renew(ctx context.Context) (certs.Identity, []byte, error) 
 // written implements Rotation.Written.
 func (m *membership) written(err error) {
 	if err == nil {
+		m.identities.Written()
 		m.status.ClearTrouble(model.TroubleDisk)
 		return
 	}

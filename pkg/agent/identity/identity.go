@@ -49,6 +49,7 @@ type Renewer struct {
 	log   *slog.Logger
 
 	enrolledCA string // path of enrolledCAFile
+	unrecorded []byte // CA of the credential of an identity that is not on disk yet; empty: none
 
 	rejected *rejected // nil: none
 }
@@ -112,6 +113,10 @@ func (i *Renewer) rememberCA() {
 	if err != nil {
 		return
 	}
+	i.recordCA(ca)
+}
+
+func (i *Renewer) recordCA(ca []byte) {
 	if recorded, err := os.ReadFile(i.enrolledCA); err == nil && bytes.Equal(recorded, ca) {
 		return
 	}
@@ -120,18 +125,28 @@ func (i *Renewer) rememberCA() {
 	}
 }
 
-// enrol obtains an identity with the credential. It does not use the credential if the store cannot be written.
+// Written must be called when the identity that Renew has returned is on disk.
+func (i *Renewer) Written() {
+	if len(i.unrecorded) > 0 {
+		i.recordCA(i.unrecorded)
+		i.unrecorded = nil
+	}
+}
+
+// enrol obtains an identity with the credential. It does not use the credential if the store cannot be written. It does
+// not record the CA: an agent that ends before the identity is on disk starts with the old one, and must notice that
+// its CA is another one.
 func (i *Renewer) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 	if err := i.store.Probe(); err != nil {
 		return certs.Identity{}, nil, err
 	}
+	_, ca, _ := i.role.Expected() // before: if the credential is replaced meanwhile, the record is outdated, not too new
 	identity, bundle, err := i.role.Enrol(ctx)
 	if errors.Is(err, certs.ErrRefused) {
 		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.Cure())
 	}
 	if err == nil {
-		i.rejected = nil
-		i.rememberCA()
+		i.rejected, i.unrecorded = nil, ca
 	}
 	return identity, bundle, err
 }
@@ -156,7 +171,9 @@ func (i *Renewer) Renew(ctx context.Context) (certs.Identity, []byte, error) {
 		}
 		// The credential may have been replaced by a newer one of this installation. After the next rotation the bundle
 		// in the store may no longer show that.
-		i.rememberCA()
+		if len(i.unrecorded) == 0 {
+			i.rememberCA()
+		}
 	}
 	client := enrolclient.Client{Dialer: dialer, Domain: domain, Trust: i.store}
 	identity, bundle, renewErr := client.Renew(ctx, current)
