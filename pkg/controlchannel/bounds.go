@@ -118,8 +118,9 @@ type bounds struct {
 	// status lists. Each costs about 100 KiB. When all known slots are in use, the tunnel with the most connections is
 	// displaced.
 	perTunnel int
-	// sources bounds the recorded addresses that have presented an edge's certificate; recent is how long they are
-	// kept. An edge presents its leaf at least once within the leaf's lifetime, which is 24 h.
+	// sources bounds the recorded pairs of an edge and an address from which it has connected; recent is how long they
+	// are kept. Each costs about 360 bytes. An edge presents its leaf at least once within the leaf's lifetime, which is
+	// 24 h.
 	sources int
 	recent  time.Duration
 	// perShown is how many reserved slots an address may have for each edge that it has presented: an edge has one
@@ -155,7 +156,7 @@ func defaultBounds() bounds {
 	return bounds{
 		handshake: handshakeTime, unauthenticated: unauthenticatedTime, message: messageTime,
 		openings: 4096, public: 4096, inside: 1024, perAddress: 64, known: 40_000, perNode: 32, perTunnel: 1024,
-		sources: 16_384, recent: 48 * time.Hour, perShown: 4, mostShown: 1024,
+		sources: 1 << 16, recent: 48 * time.Hour, perShown: 4, mostShown: 1024,
 		fair:     2 * time.Second,
 		connects: limit.Rate{Every: 20 * time.Millisecond, Burst: 400}, addresses: 16_384,
 		networkConnects: limit.Rate{Every: 2500 * time.Microsecond, Burst: 3200},

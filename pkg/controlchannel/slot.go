@@ -10,11 +10,11 @@ import (
 func (d *acceptor) acquireSlot(client *caller, raw net.Conn, now time.Time) (release func(), err error) {
 	switch client.class {
 	case edges:
-		if client.public {
-			d.sources.record(client.Addr, client.node, now)
-		}
 		if release = d.known.Join(client.node, d.group(client), d.displace(raw, errTunnels)); release == nil {
 			return nil, fmt.Errorf("%w connections of one certificate or tunnel", errTooMany)
+		}
+		if client.public {
+			d.sources.record(client.Addr, client.node, now)
 		}
 	case internal:
 		if release = d.trusted.Take(client.node); release == nil {

@@ -2,92 +2,84 @@ package controlchannel
 
 import (
 	"container/list"
-	"hash/maphash"
-	"math"
-	"math/bits"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
-// sources are the addresses from which edges have recently connected with a valid certificate, and estimates of how
-// many edges each of them has presented. It is bounded: the least recently used address is evicted first. It is safe
-// for concurrent use.
+// sourcesPerEdge bounds the recorded addresses of one edge, so that an edge with many addresses evicts only its own.
+const sourcesPerEdge = 8
+
+// sources are the addresses from which edges have recently connected with a valid certificate. It is bounded: of an
+// edge, and of all together, the address that was used least recently is evicted first. It is safe for concurrent use.
 type sources struct {
-	max    int
+	max    int // pairs of an address and an edge
 	recent time.Duration
-	seed   maphash.Seed // so that no client can choose names for their hashes
 
 	mu     sync.Mutex
-	all    map[string]*list.Element
-	latest *list.List // of *origin, most recently used in front
+	pairs  map[sourceKey]*list.Element
+	latest *list.List          // of *source, most recently used in front
+	counts map[string]int      // edges by address
+	of     map[string][]string // addresses by edge, most recently used last
 }
 
-// shownBits is the precision of the number of edges: 256 bits can count about 1,000 edges.
-const shownBits = 256
+type sourceKey struct{ address, edge string }
 
-// origin is one address. A bit of shown is set for each edge, in two generations, so that edges that have left are
-// removed.
-type origin struct {
-	key           string
-	at            time.Time // when an edge was last seen
-	turned        time.Time // when shown was started
-	shown, before [shownBits / 64]uint64
+// source is one edge at one address.
+type source struct {
+	sourceKey
+	at time.Time // when the edge was last seen there
 }
 
 func newSources(most int, recent time.Duration) *sources {
 	return &sources{
-		max: most, recent: recent, seed: maphash.MakeSeed(),
-		all: map[string]*list.Element{}, latest: list.New(),
+		max: most, recent: recent,
+		pairs: map[sourceKey]*list.Element{}, latest: list.New(), counts: map[string]int{}, of: map[string][]string{},
 	}
 }
 
 // record records that an edge has connected from an address with a valid certificate.
 func (s *sources) record(address net.Addr, edge string, now time.Time) {
-	key, bit := limit.Address(address), maphash.String(s.seed, edge)%shownBits
+	key := sourceKey{limit.Address(address), edge}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.all[key]
-	if !ok {
-		if len(s.all) >= s.max {
-			delete(s.all, s.latest.Remove(s.latest.Back()).(*origin).key)
-		}
-		e = s.latest.PushFront(&origin{key: key, turned: now})
-		s.all[key] = e
+	if e, ok := s.pairs[key]; ok {
+		s.remove(e)
 	}
-	s.latest.MoveToFront(e)
-	o := e.Value.(*origin)
-	switch age := now.Sub(o.turned); {
-	case age >= s.recent:
-		o.before, o.shown, o.turned = [shownBits / 64]uint64{}, [shownBits / 64]uint64{}, now
-	case age >= s.recent/2:
-		o.before, o.shown, o.turned = o.shown, [shownBits / 64]uint64{}, now
+	if of := s.of[edge]; len(of) >= sourcesPerEdge {
+		s.remove(s.pairs[sourceKey{of[0], edge}])
 	}
-	o.at = now
-	o.shown[bit/64] |= 1 << (bit % 64)
+	if len(s.pairs) >= s.max {
+		s.remove(s.latest.Back())
+	}
+	s.pairs[key] = s.latest.PushFront(&source{key, now})
+	s.counts[key.address]++
+	s.of[edge] = append(s.of[edge], key.address)
 }
 
-// edges returns about how many edges an address has presented recently; 0 if none.
+func (s *sources) remove(e *list.Element) {
+	p := s.latest.Remove(e).(*source)
+	delete(s.pairs, p.sourceKey)
+	if s.counts[p.address]--; s.counts[p.address] == 0 {
+		delete(s.counts, p.address)
+	}
+	s.of[p.edge] = slices.DeleteFunc(s.of[p.edge], func(address string) bool { return address == p.address })
+	if len(s.of[p.edge]) == 0 {
+		delete(s.of, p.edge)
+	}
+}
+
+// edges returns how many edges have recently connected from an address.
 func (s *sources) edges(address net.Addr, now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.all[limit.Address(address)]
-	if !ok {
-		return 0
+	for e := s.latest.Back(); e != nil && now.Sub(e.Value.(*source).at) >= s.recent; e = s.latest.Back() {
+		s.remove(e)
 	}
-	o := e.Value.(*origin)
-	if now.Sub(o.at) >= s.recent {
-		return 0
-	}
-	ones := 0
-	for i := range o.shown {
-		ones += bits.OnesCount64(o.shown[i] | o.before[i])
-	}
-	zeros := max(shownBits-ones, 1)
-	// Linear counting: Whang et al., "A linear-time probabilistic counting algorithm", 1990.
-	return int(math.Round(shownBits * math.Log(shownBits/float64(zeros))))
+	return s.counts[limit.Address(address)]
 }
 
 // allowance returns how many reserved slots an address may have.
