@@ -46,7 +46,7 @@ type Reconciler struct {
 	read func(ctx context.Context, endpoint kubeconfig.Endpoint, secret *corev1.Secret, cluster string) (discovered, error)
 
 	mu       sync.Mutex
-	readings map[client.ObjectKey]reading // of existing Tunnels that let Pods enrol
+	readings map[client.ObjectKey]reading // of existing Tunnels that let Pods enrol, now or earlier
 }
 
 // reading is the last reading of a Tunnel.
@@ -74,7 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	case action == objects.Leave: // such as paused: those that verify tokens read from the spec what it withdraws
 		return reconcile.Result{RequeueAfter: refresh}, nil
 	case action != objects.Serve || !decision.PodsEnrol(o.Tunnel, o.Cluster.UID):
-		r.forget(o.Key)
+		// The last reading is kept: the owner of the Tunnel decides how often its spec changes.
 		return reconciler.Retry(reconcile.Result{}, r.record(ctx, o.Tunnel, nil))
 	}
 	before := o.Tunnel.Status.ServiceAccountIssuer

@@ -112,18 +112,29 @@ func TestTheRecordFollowsTheTunnel(t *testing.T) {
 
 // TestReadingsAreLimited however often the edges of a Tunnel come and go.
 func TestReadingsAreLimited(t *testing.T) {
-	w := newWorld(t)
-	readings := 0
-	w.reconciler.read = func(context.Context, kubeconfig.Endpoint, *corev1.Secret, string) (discovered, error) {
-		readings++
-		return discovered{}, errors.New("no")
-	}
-	for range 10 {
-		w.reconcile(t)
-		w.now = w.now.Add(-leastPause + time.Second)
-	}
-	if readings != 1 {
-		t.Errorf("%d readings in %s", readings, 10*time.Second)
+	pods := []*v1alpha1.EdgeServiceAccount{{Namespace: "default", Name: "fairlead-edge"}, nil}
+	for name, specs := range map[string][]*v1alpha1.EdgeServiceAccount{
+		"while the Tunnel stays the same":          pods[:1],
+		"while its owner permits and forbids Pods": pods,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			readings := 0
+			w.reconciler.read = func(context.Context, kubeconfig.Endpoint, *corev1.Secret, string) (discovered, error) {
+				readings++
+				return discovered{}, errors.New("no")
+			}
+			for i := range 20 {
+				controllertest.Edit(t, w, w.tunnel, func(tunnel *v1alpha1.Tunnel) {
+					tunnel.Spec.EdgeServiceAccount = specs[i%len(specs)]
+				})
+				w.reconcile(t)
+				w.now = w.now.Add(-leastPause + time.Second)
+			}
+			if readings != 1 {
+				t.Errorf("%d readings in %s", readings, 20*time.Second)
+			}
+		})
 	}
 }
 
