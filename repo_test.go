@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/disk", "pkg/kubeconfig",
 	},
 	"internal/cli/management": {
-		"api/v1alpha1", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect",
+		"api/v1alpha1", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect", "pkg/model",
 	},
 	"internal/cli/move": {
 		"api/v1alpha1", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output",
@@ -224,17 +224,20 @@ var arrows = map[string][]string{
 	"pkg/decision":             {"api/v1alpha1", "pkg/enrol/podtoken", "pkg/model"},
 	"pkg/deltaxds":             nil,
 	"pkg/deltaxds/conformance": nil,
+	"pkg/diagnose/addresses":   nil,
 	"pkg/diagnose/check": {
-		"api/v1alpha1", "pkg/diagnose/collect", "pkg/diagnose/explain", "pkg/diagnose/networks",
-		"pkg/enrol", "pkg/envoy", "pkg/envoy/peers", "pkg/kubeconfig", "pkg/observed",
+		"api/v1alpha1", "pkg/diagnose/addresses", "pkg/diagnose/collect", "pkg/diagnose/credentials",
+		"pkg/diagnose/explain", "pkg/diagnose/networks", "pkg/diagnose/writers", "pkg/enrol", "pkg/envoy",
+		"pkg/envoy/peers", "pkg/kubeconfig", "pkg/observed",
 	},
 	"pkg/diagnose/collect": {
 		"internal/portforward", "internal/printable", "internal/version", "pkg/diagnose/collect/v1", "pkg/model",
 		"pkg/observed", "pkg/report/hub", "pkg/report/v1",
 	},
-	"pkg/diagnose/collect/v1": {"pkg/report/v1"},
-	"pkg/diagnose/explain":    {"api/v1alpha1", "internal/redact", "pkg/model"},
-	"pkg/diagnose/networks":   {"api/v1alpha1", "internal/redact", "pkg/model", "pkg/observed"},
+	"pkg/diagnose/collect/v1":  {"pkg/report/v1"},
+	"pkg/diagnose/credentials": nil,
+	"pkg/diagnose/explain":     {"api/v1alpha1", "internal/redact", "pkg/model"},
+	"pkg/diagnose/networks":    {"api/v1alpha1", "internal/redact", "pkg/model", "pkg/observed"},
 	"pkg/diagnose/preflight": {
 		"pkg/certs", "pkg/diagnose/check", "pkg/diagnose/explain", "pkg/dial", "pkg/model",
 	},
@@ -245,8 +248,9 @@ var arrows = map[string][]string{
 	"pkg/diagnose/web": {
 		"api/v1alpha1", "internal/limit", "pkg/diagnose/check", "pkg/diagnose/summary", "pkg/model",
 	},
-	"pkg/dial":  {"internal/retry", "pkg/certs", "pkg/model"},
-	"pkg/enrol": {"pkg/model"},
+	"pkg/diagnose/writers": nil,
+	"pkg/dial":             {"internal/retry", "pkg/certs", "pkg/model"},
+	"pkg/enrol":            {"pkg/model"},
 	"pkg/enrol/client": {
 		"internal/retry", "pkg/certs", "pkg/dial", "pkg/enrol", "pkg/enrol/v1", "pkg/model", "pkg/report/v1",
 	},

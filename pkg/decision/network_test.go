@@ -221,8 +221,8 @@ func TestACIDROfTwoNetworksStaysWithOne(t *testing.T) {
 	}
 }
 
-// TestASuffixWithoutAddressesIsFree: a network that cannot serve it keeps it from no other one. It is not granted either
-// if another network has all CIDRs.
+// TestASuffixWithoutAddressesIsFree: a network that cannot serve it keeps it from no other one. It is not granted
+// either if another network has all CIDRs.
 func TestASuffixWithoutAddressesIsFree(t *testing.T) {
 	var names decision.Names
 	first, second := network("site1", "a", older), network("site2", "b", younger, "10.1.0.0/16")

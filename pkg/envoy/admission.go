@@ -52,11 +52,10 @@ const (
 )
 
 // AddAdmission returns a gateway's public listener with the filters that call its agent: in every filter chain, before
-// TLS, for the source of the connection; in the filter chains where TLS ends, after TLS, for the node. rate is how many
-// reverse tunnels may be opened per second, and lanes how many lanes the listener accepts. The bucket for this rate,
-// which all clients share, comes after the agent's answer, so that it limits connections that are admitted without one.
-// Another bucket, before the call, also limits connections that will be rejected. ok is false for a resource that is
-// not a public listener.
+// TLS, for the source of the connection; in the filter chains where TLS ends, after TLS, for the node. The bucket for
+// the rate of new reverse tunnels, which all clients share, comes after the agent's answer, so that it limits
+// connections that are admitted without one. Another bucket, before the call, also limits connections that will be
+// rejected. ok is false for a resource that is not a public listener.
 //
 // Records of connections get the addresses of the socket. For an HTTP connection manager Envoy's other operators take
 // an address from the header X-Forwarded-For, which the other side chooses: its connection would not be on record, and
@@ -65,8 +64,8 @@ const (
 // The agent adds these filters instead of the xds-server, because they call the agent's own service: the policy needs
 // no rule for them, and no xds-server can remove them.
 func AddAdmission(resource *anypb.Any) (with *anypb.Any, ok bool) {
-	l := &listenerv3.Listener{}
-	if resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
+	l := asPublic(resource)
+	if l == nil {
 		return resource, false
 	}
 	rate := tunnelRate(l)
@@ -99,11 +98,10 @@ func AddAdmission(resource *anypb.Any) (with *anypb.Any, ok bool) {
 // PublicLimits returns how many connections of each kind per second a gateway's public listener allows, and how many
 // lanes each edge may open, as an xds-server sent it. ok is false for any other resource.
 func PublicLimits(resource *anypb.Any) (rate, lanes int, ok bool) {
-	l := &listenerv3.Listener{}
-	if !resource.MessageIs(l) || resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
-		return 0, 0, false
+	if l := asPublic(resource); l != nil {
+		return tunnelRate(l), lane.Of(l), true
 	}
-	return tunnelRate(l), lane.Of(l), true
+	return 0, 0, false
 }
 
 // tunnelRate returns how many reverse tunnels per second the xds-server allows.

@@ -12,22 +12,22 @@ import (
 
 var errNoOwner = errors.New("it does not record the owner of its connections")
 
-// IsPublicListener reports whether a resource is a gateway's public listener.
-func IsPublicListener(resource *anypb.Any) bool {
+// asPublic returns a gateway's public listener; nil: it is another resource.
+func asPublic(resource *anypb.Any) *listenerv3.Listener {
 	l := &listenerv3.Listener{}
-	return resource.MessageIs(l) && resource.UnmarshalTo(l) == nil && l.GetName() == publicListener
+	if !resource.MessageIs(l) || resource.UnmarshalTo(l) != nil || l.GetName() != publicListener {
+		return nil
+	}
+	return l
 }
 
 // RecordsOwners returns an error if a filter chain of a gateway's public listener does not record the owner of its
 // connections in record.TunnelLog. For any other resource it returns nil. The bootstrap records reverse tunnels; a TCP
 // proxy records each of its connections, and an HTTP connection manager each of its requests.
 func RecordsOwners(resource *anypb.Any) error {
-	if !IsPublicListener(resource) {
+	l := asPublic(resource)
+	if l == nil {
 		return nil
-	}
-	l := &listenerv3.Listener{}
-	if err := resource.UnmarshalTo(l); err != nil {
-		return fmt.Errorf("reading listener: %w", err)
 	}
 	for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
 		if chain != nil && record.Owner(chain) == "" {

@@ -169,19 +169,9 @@ func (r *record) read(e Entry) {
 		r.revoked[e.Edge] = append(r.revoked[e.Edge], span{begin: e.At, open: true})
 		r.nodes[e.Name] = e.At
 	case KindFetched:
-		if e.Client != "" {
-			r.find(RuleSubject, e.At, "those of %s for %s", e.Name, e.Client)
-		} else if at, revoked := r.nodes[e.Name]; revoked && e.At > at+revokedFor {
-			r.find(RuleSubject, e.At, "%s, %s after its revocation", e.Name, e.At-at)
-		}
+		r.readFetched(e)
 	case KindCarried:
-		r.carried = append(r.carried, e)
-		for _, s := range r.revoked[e.Edge] {
-			if s.open && e.At > s.begin+revokedFor {
-				r.find(RuleRevoked, e.At, "a request for %s arrived through %s, %s after its revocation", e.Cluster, e.Edge,
-					e.At-s.begin)
-			}
-		}
+		r.readCarried(e)
 	case KindReady:
 		r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
 	case KindKubeconfig:
@@ -205,6 +195,24 @@ func (r *record) read(e Entry) {
 	case KindFinish:
 	default:
 		r.find(RuleHistory, e.At, "unknown kind %q", e.Kind)
+	}
+}
+
+func (r *record) readFetched(e Entry) {
+	if e.Client != "" {
+		r.find(RuleSubject, e.At, "those of %s for %s", e.Name, e.Client)
+	} else if at, revoked := r.nodes[e.Name]; revoked && e.At > at+revokedFor {
+		r.find(RuleSubject, e.At, "%s, %s after its revocation", e.Name, e.At-at)
+	}
+}
+
+func (r *record) readCarried(e Entry) {
+	r.carried = append(r.carried, e)
+	for _, s := range r.revoked[e.Edge] {
+		if s.open && e.At > s.begin+revokedFor {
+			r.find(RuleRevoked, e.At, "a request for %s arrived through %s, %s after its revocation", e.Cluster, e.Edge,
+				e.At-s.begin)
+		}
 	}
 }
 

@@ -342,7 +342,7 @@ func (in *installation) gateways() []outsider.Stolen {
 	return stolen(folders)
 }
 
-// stolen returns the identities in state folders. One that has several, because its Cluster is being moved, is left out.
+// stolen returns the identities in state folders. One with several, because its Cluster is being moved, is left out.
 func stolen(folders []string) (all []outsider.Stolen) {
 	for _, folder := range folders {
 		if s, err := outsider.Steal(world.Domain, folder); err == nil {

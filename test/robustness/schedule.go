@@ -173,8 +173,9 @@ func (s Step) BreaksNetworks() bool {
 		s.ofAgent() && kind == "gateway"
 }
 
-// BreaksAll reports whether requests to each workload cluster may fail because of the step: an edge that connects to an
-// xds-server of another version may get other reverse tunnels, and what is in the former ones ends (docs/operations.md).
+// BreaksAll reports whether requests to each workload cluster may fail because of the step: an edge that connects to
+// an xds-server of another version may get other reverse tunnels, and what is in the former ones ends
+// (docs/operations.md).
 func (s Step) BreaksAll() bool {
 	return s.Action == Downgrade && strings.HasPrefix(s.Target, "xds-server/")
 }

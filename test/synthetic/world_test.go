@@ -171,7 +171,8 @@ func admitted(t *testing.T, control *admission.Control, l *listenerv3.Listener) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	with, rate, _, ok := envoy.AddAdmission(packed)
+	rate, _, _ := envoy.PublicLimits(packed)
+	with, ok := envoy.AddAdmission(packed)
 	if !ok {
 		return l
 	}

@@ -16,12 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/redact"
 	"github.com/fairlead/fairlead/internal/version"
-	"github.com/fairlead/fairlead/pkg/diagnose/collect"
-	"github.com/fairlead/fairlead/pkg/model"
 )
 
 const (
@@ -162,11 +159,10 @@ func (b *bundle) dumps(ctx context.Context) error {
 	if err != nil {
 		b.addMissing("config/ and relay/", err)
 	}
-	own, err := b.tunnelIDs(ctx)
+	names, err := b.m.NodesOf(ctx, nodes, b.flags.Namespace)
 	if err != nil {
 		b.addMissing("config/ and relay/ of edges", err)
 	}
-	names := namesOf(nodes, own)
 	if len(names) > maxNodes {
 		b.addMissing("config/ and relay/", fmt.Sprintf("%d of %d nodes are left out", len(names)-maxNodes, len(names)))
 		names = names[:maxNodes]
@@ -195,31 +191,6 @@ func (b *bundle) dumps(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// tunnelIDs returns the ids of the tunnels in the namespace of the bundle; nil: it is about all namespaces.
-func (b *bundle) tunnelIDs(ctx context.Context) (map[string]bool, error) {
-	if b.flags.Namespace == "" {
-		return nil, nil
-	}
-	ids := map[string]bool{}
-	tunnels := &v1alpha1.TunnelList{}
-	err := b.m.List(ctx, tunnels, client.InNamespace(b.flags.Namespace))
-	for i := range tunnels.Items {
-		ids[tunnels.Items[i].HeldID()] = true
-	}
-	return ids, err
-}
-
-// namesOf returns the names of gateways, and of edges whose tunnel has one of the ids; nil: of all edges.
-func namesOf(nodes []collect.Node, ids map[string]bool) (names []string) {
-	for i := range nodes {
-		n := &nodes[i]
-		if (ids == nil || n.Role == model.RoleGateway || ids[n.ID]) && !slices.Contains(names, n.Name) {
-			names = append(names, n.Name)
-		}
-	}
-	return names
 }
 
 // pods adds the logs and metrics of Fairlead's own Pods.

@@ -140,13 +140,9 @@ func (a *admissions) Apply(name, form string, resource *anypb.Any) *anypb.Any {
 	return a.proxyProtocol().Accept(with)
 }
 
-// follow takes the limits from a public listener as the xds-server sent it. An agent that adopts its Envoy applies
+// follow takes the limits of a public listener as the xds-server sent it. An agent that adopts its Envoy applies
 // nothing to the listener that this one already has, so it is called for each listener that is loaded or received.
-func (a *admissions) follow(resource *anypb.Any) {
-	rate, lanes, ok := envoy.PublicLimits(resource)
-	if !ok {
-		return
-	}
+func (a *admissions) follow(rate, lanes int) {
 	a.control.SetRate(rate)
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -50,7 +50,7 @@ type Config struct {
 type Role struct {
 	Config
 	table        *tunnels.Table
-	follow       func(*anypb.Any)                                   // called with each resource that may be sent to Envoy
+	follow       func(rate, lanes int)                               // called with each public listener
 	gatewayState func() (reportagent.GatewayState, <-chan struct{}) // see reportagent.SendGateway
 	ways         func() (zone string, to []*reportv1.Way)           // as gatewayState
 	log          *slog.Logger
@@ -109,11 +109,12 @@ func (g *Role) Check(subject model.Subject) func(string, *anypb.Any) error {
 		if err := envoy.RecordsOwners(resource); err != nil {
 			return err
 		}
-		if g.table != nil && envoy.IsPublicListener(resource) {
+		rate, lanes, isPublic := envoy.PublicLimits(resource)
+		if g.table != nil && isPublic {
 			g.table.Unrecorded("") // an earlier agent accepted listeners without records
 		}
-		if g.follow != nil {
-			g.follow(resource)
+		if g.follow != nil && isPublic {
+			g.follow(rate, lanes)
 		}
 		return nil
 	}

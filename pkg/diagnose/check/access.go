@@ -15,6 +15,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/fairlead/fairlead/pkg/diagnose/credentials"
 	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 )
 
@@ -158,8 +159,8 @@ func (v *visit) unauthorized() finding {
 		"the apiserver rejects the credentials of the kubeconfig (401)",
 		"its client certificate is of another CA, or its certificate or token has expired", v.rewrite(v.secret.Name),
 	)
-	if leaves := certificatesOf(v.config.CertData); len(leaves) > 0 && v.now().After(leaves[0].NotAfter) {
-		f.cause = "its client certificate expired at " + utc(leaves[0].NotAfter)
+	if leaf := credentials.Leaf(v.config.CertData); leaf != nil && v.now().After(leaf.NotAfter) {
+		f.cause = "its client certificate expired at " + utc(leaf.NotAfter)
 	}
 	return f
 }

@@ -10,20 +10,15 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
+	"github.com/fairlead/fairlead/pkg/diagnose/addresses"
 	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
-const (
-	// dialTime bounds one TCP connection: Cluster API's probe gives up after 5 s.
-	dialTime = 3 * time.Second
-	// maxAddresses bounds how many addresses of a name are dialled.
-	maxAddresses = 16
-)
+// maxAddresses bounds how many addresses of a name are dialled.
+const maxAddresses = 16
 
 // checkName resolves, on this machine, the host that clients of the kubeconfig dial.
 func checkName(ctx context.Context, v *visit) finding {
@@ -49,7 +44,7 @@ func checkName(ctx context.Context, v *visit) finding {
 		v.addresses = append(v.addresses, address.Unmap())
 	}
 	if err == nil && len(found) > 0 {
-		return ok("%s is %s%s", v.host, join(v.addresses), v.onRecord())
+		return ok("%s is %s%s", v.host, addresses.Join(v.addresses), v.onRecord())
 	}
 	return v.unresolved(err)
 }
@@ -137,20 +132,6 @@ func inKubernetes(host string) bool {
 	return strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".cluster.local")
 }
 
-func join(addresses []netip.Addr) string {
-	var all []string
-	for _, a := range addresses {
-		all = append(all, a.String())
-	}
-	return strings.Join(all, ", ")
-}
-
-// attempt is the result of a TCP connection.
-type attempt struct {
-	address netip.AddrPort
-	err     error
-}
-
 // checkPort connects to each address that clients may dial.
 func checkPort(ctx context.Context, v *visit) finding {
 	if len(v.addresses) == 0 {
@@ -163,73 +144,30 @@ func checkPort(ctx context.Context, v *visit) finding {
 			"delete the kubeconfig Secret: its control-plane provider writes it again",
 		)
 	}
-	attempts := make([]attempt, len(v.addresses))
-	var all sync.WaitGroup
-	for i, address := range v.addresses {
-		attempts[i].address = netip.AddrPortFrom(address, uint16(port))
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, dialTime)
-			defer cancel()
-			conn, err := v.network.DialContext(ctx, "tcp", attempts[i].address.String())
-			attempts[i].err = err
-			if err == nil {
-				_ = conn.Close()
-			}
-		})
-	}
-	all.Wait()
-	return v.dialled(attempts)
-}
-
-func (v *visit) dialled(attempts []attempt) finding {
-	var said, taken, noRoute []string
-	var first error
-	for _, a := range attempts {
-		if a.err == nil {
-			taken = append(taken, a.address.String())
-			continue
-		}
-		if otherFamily(a, attempts) {
-			noRoute = append(noRoute, a.address.String())
-			continue
-		}
-		if first == nil {
-			first = a.err
-		}
-		said = append(said, fmt.Sprintf("%s: %s", a.address, cmp.Or(explain.Dial(a.err), text(a.err))))
-	}
-	v.open = len(taken)
-	if first == nil && len(noRoute) > 0 {
+	d := addresses.Dial(ctx, v.network.DialContext, v.addresses, uint16(port))
+	v.open = len(d.Open)
+	open, first := strings.Join(d.Open, ", "), d.First()
+	switch {
+	case first == nil && len(d.NoRoute) > 0:
 		return ok(
-			"%s accepts connections; this machine has no route to %s, which clients here skip", strings.Join(taken, ", "),
-			strings.Join(noRoute, ", "),
+			"%s accepts connections; this machine has no route to %s, which clients here skip", open,
+			strings.Join(d.NoRoute, ", "),
 		)
+	case first == nil:
+		return ok("%s accepts connections", open)
 	}
-	if first == nil {
-		return ok("%s accepts connections", strings.Join(taken, ", "))
+	var said []string
+	for _, f := range d.Failed {
+		said = append(said, fmt.Sprintf("%s: %s", f.Address, cmp.Or(explain.Dial(f.Err), text(f.Err))))
 	}
 	cause, cure := v.dialCause(first)
-	if len(taken) > 0 {
+	if len(d.Open) > 0 {
 		return warning(
-			strings.Join(said, "; ")+"; "+strings.Join(taken, ", ")+" accepts connections",
+			strings.Join(said, "; ")+"; "+open+" accepts connections",
 			cause+"; clients that dial this address wait, or fail", cure,
 		)
 	}
 	return broken(strings.Join(said, "; "), cause, cure)
-}
-
-// otherFamily reports whether this machine has no route to an address, while an address of the other family accepts
-// connections. So it is on a network with one family, and clients dial the next address at once.
-func otherFamily(a attempt, all []attempt) bool {
-	same, other := false, false
-	for _, b := range all {
-		if b.err == nil && b.address.Addr().Is4() == a.address.Addr().Is4() {
-			same = true
-		} else if b.err == nil {
-			other = true
-		}
-	}
-	return errors.Is(a.err, syscall.ENETUNREACH) && other && !same
 }
 
 // dialCause distinguishes a port without a listener from packets without an answer.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/explain"
+	"github.com/fairlead/fairlead/pkg/diagnose/writers"
 )
 
 // slow is how long a controller may leave a change unprocessed.
@@ -140,7 +141,7 @@ func checkTunnel(ctx context.Context, v *visit) finding {
 				ctx,
 			),
 		)
-	case accepted == nil || accepted.ObservedGeneration < t.Generation && v.now().Sub(changedAt(t)) > slow:
+	case accepted == nil || accepted.ObservedGeneration < t.Generation && v.now().Sub(writers.Changed(t)) > slow:
 		if v.paused() {
 			return warning(
 				"the controller has not reconciled its last change", "the Cluster or the Tunnel is paused", "unpause it",
@@ -195,17 +196,6 @@ func (v *visit) heldBack(ctx context.Context) string {
 		return down + ": " + v.startController()
 	}
 	return ""
-}
-
-// changedAt returns when an object's spec was last written, from its managed fields.
-func changedAt(o client.Object) time.Time {
-	at := o.GetCreationTimestamp().Time
-	for _, f := range o.GetManagedFields() {
-		if f.Subresource == "" && f.Time != nil && f.Time.After(at) {
-			at = f.Time.Time
-		}
-	}
-	return at
 }
 
 // refusedTunnel returns the finding for a Tunnel that is not served, or only in part. The condition's message names the

@@ -6,11 +6,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/pkg/diagnose/credentials"
+	"github.com/fairlead/fairlead/pkg/diagnose/writers"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
 )
 
@@ -43,7 +44,7 @@ func checkKubeconfig(ctx context.Context, v *visit) finding {
 	if err != nil {
 		return broken("Secret "+name+": "+err.Error(), "its content was overwritten"+lastWriter(secret), v.rewrite(name))
 	}
-	user := userOf(config)
+	user := credentials.User(config)
 	v.use(config, user, endpoint)
 	for _, look := range []func() *finding{
 		func() *finding { return v.compareTarget(ctx, name, endpoint) },
@@ -108,18 +109,13 @@ func (v *visit) rewrite(name string) string {
 		"creates it again, and Fairlead points it to the tunnel again"
 }
 
-// lastWriter returns the last writer of an object, from its managed fields.
+// lastWriter returns the last writer of an object, in brackets.
 func lastWriter(o client.Object) string {
-	var last metav1.ManagedFieldsEntry
-	for _, f := range o.GetManagedFields() {
-		if f.Time != nil && (last.Time == nil || last.Time.Before(f.Time)) {
-			last = f
-		}
-	}
-	if last.Time == nil {
+	name, at := writers.Last(o)
+	if name == "" {
 		return ""
 	}
-	return fmt.Sprintf(" (last written by %s at %s)", last.Manager, utc(last.Time.Time))
+	return fmt.Sprintf(" (last written by %s at %s)", name, utc(at))
 }
 
 // use stores what later hops require of a kubeconfig. A kubeconfig whose user runs programs or reads files is not used:

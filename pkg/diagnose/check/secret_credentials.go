@@ -1,16 +1,15 @@
 package check
 
 import (
-	"bytes"
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/diagnose/credentials"
 )
 
 // compareCA returns a finding if the kubeconfig does not trust the Cluster's CA; nil: it does, or that is unknown.
@@ -20,15 +19,7 @@ func (v *visit) compareCA(ctx context.Context, name string, entry *clientcmdapi.
 	if entry.InsecureSkipTLSVerify || v.Secrets.Get(ctx, key, secret) != nil {
 		return nil
 	}
-	want, have := certificatesOf(secret.Data[corev1.TLSCertKey]), certificatesOf(entry.CertificateAuthorityData)
-	for _, w := range want {
-		for _, h := range have {
-			if bytes.Equal(w.Raw, h.Raw) {
-				return nil
-			}
-		}
-	}
-	if len(want) == 0 {
+	if credentials.Trusts(secret.Data[corev1.TLSCertKey], entry.CertificateAuthorityData) {
 		return nil
 	}
 	f := broken(
@@ -39,35 +30,16 @@ func (v *visit) compareCA(ctx context.Context, name string, entry *clientcmdapi.
 	return &f
 }
 
-// certificatesOf returns the certificates in a PEM file and skips everything else.
-func certificatesOf(data []byte) (all []*x509.Certificate) {
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-// userOf returns the user of a kubeconfig's current context; nil: there is none.
-func userOf(config *clientcmdapi.Config) *clientcmdapi.AuthInfo {
-	if current := config.Contexts[config.CurrentContext]; current != nil {
-		return config.AuthInfos[current.AuthInfo]
-	}
-	return nil
-}
-
 // compareUser returns a finding about the client certificate; nil: it is valid, or there is none.
 func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 	if user == nil {
 		f := broken("its current context names no user", "Secret "+name+" was edited"+lastWriter(v.secret), v.rewrite(name))
 		return &f
 	}
-	leaves := certificatesOf(user.ClientCertificateData)
-	if len(leaves) == 0 {
+	leaf, now := credentials.Leaf(user.ClientCertificateData), v.now()
+	if leaf == nil {
 		return nil
 	}
-	leaf, now := leaves[0], v.now()
 	renew := "its control-plane provider renews it; to renew it at once, delete the Secret: kubectl " +
 		"-n " + v.key.Namespace + " delete secret " + name
 	switch {
@@ -94,8 +66,8 @@ func (v *visit) compareUser(name string, user *clientcmdapi.AuthInfo) *finding {
 
 // until describes how long the client certificate is valid.
 func until(user *clientcmdapi.AuthInfo, now time.Time) string {
-	if leaves := certificatesOf(user.ClientCertificateData); len(leaves) > 0 {
-		return fmt.Sprintf("; its client certificate is valid for %s", leaves[0].NotAfter.Sub(now).Round(time.Minute))
+	if leaf := credentials.Leaf(user.ClientCertificateData); leaf != nil {
+		return fmt.Sprintf("; its client certificate is valid for %s", leaf.NotAfter.Sub(now).Round(time.Minute))
 	}
 	return ""
 }

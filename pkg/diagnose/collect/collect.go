@@ -59,8 +59,8 @@ type Gateway struct {
 	Zone    string
 	Ways    []observed.Way
 	Problem string // why Worker, Since and RTT of its tunnels are not known; empty: they are, or were not requested
-	// Resources has one entry for each name that Observe received; nil: its agent has no xDS stream, its server has Unread,
-	// or no name was given.
+	// Resources has one entry for each name that Observe received; nil: its agent has no xDS stream, its server has
+	// Unread, or no name was given.
 	Resources []Resource
 }
 

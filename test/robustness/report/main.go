@@ -1,6 +1,6 @@
 // Command report sums the results of the runs of test/robustness. Input: the files of results. Output: hours, seeds,
-// steps, faults, requests and violations of all runs together. With --history it checks histories that runs have kept by
-// the present rules instead, and prints the violations of each. It does not know how a run works.
+// steps, faults, requests and violations of all runs together. With --history it checks histories that runs have kept
+// by the present rules instead, and prints the violations of each. It does not know how a run works.
 package main
 
 import (

@@ -32,7 +32,8 @@ func TestHistoriesAreCheckedByTheRulesOfToday(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out, errs strings.Builder
-			if code := run([]string{"--history", file}, &out, &errs); code != tt.code || !strings.Contains(out.String(), tt.out) {
+			code := run([]string{"--history", file}, &out, &errs)
+			if code != tt.code || !strings.Contains(out.String(), tt.out) {
 				t.Errorf("code %d, want %d: %s%s", code, tt.code, out.String(), errs.String())
 			}
 		})
