@@ -245,32 +245,29 @@ func (t *tester) ways(ctx context.Context, key client.ObjectKey) (all []check.Re
 	all = append(all, t.edges(ctx, w)...)
 	all = append(all, t.sources(ctx, w.tunnel.HeldID())...)
 	all = append(all, own.TestConnections(ctx, t.flags.connections), own.TestDownload(ctx, t.flags.bytes, t.flags.timeout))
-	if t.flags.exec != "" {
-		all = append(all, t.inPod(traffic.TestExec, "command in a Pod", func() check.Result {
-			return own.TestExec(ctx, t.flags.execPod)
-		}))
-	}
-	if t.flags.portForward != "" {
-		all = append(all, t.inPod(traffic.TestPortForward, "port of a Pod", func() check.Result {
-			return own.TestPortForward(ctx, t.flags.portPod)
-		}))
-	}
+	all = append(all, t.pods(ctx, w)...)
 	if t.flags.idle > 0 {
 		all = append(all, own.TestIdle(ctx, t.flags.idle))
 	}
 	return all
 }
 
-// inPod returns the result of a test with a Pod. The clients of client-go for streams dial the kubeconfig's address,
-// which --via is there to avoid.
-func (t *tester) inPod(id check.ID, title string, test func() check.Result) check.Result {
-	if t.flags.via == "" {
-		return test()
+// pods tests what flags request: a command in a Pod, and a port-forward.
+func (t *tester) pods(ctx context.Context, w *ways) (all []check.Result) {
+	if t.flags.exec == "" && t.flags.portForward == "" {
+		return nil
 	}
-	return check.Result{
-		ID: id, Title: title, Status: check.Unknown, Detail: "not tested: streams to Pods cannot be dialled with --via",
-		Cure: "run the command without --via, where the address in the kubeconfig answers",
+	target, err := w.streams()
+	if err != nil {
+		return []check.Result{result(ctx, nil, err, traffic.TestExec, "streams to Pods")}
 	}
+	if t.flags.exec != "" {
+		all = append(all, target.TestExec(ctx, t.flags.execPod))
+	}
+	if t.flags.portForward != "" {
+		all = append(all, target.TestPortForward(ctx, t.flags.portPod))
+	}
+	return all
 }
 
 // printClusters writes the results of all Clusters, and a line that sums them up.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
-	"github.com/fairlead/fairlead/pkg/diagnose/traffic"
 )
 
 // TestTheTimeLimitIncludesTheWatches: the hops are checked twice, and each check has a watch.
@@ -33,17 +32,6 @@ func TestAClusterWithoutAResultIsUntested(t *testing.T) {
 		}
 		if got := r.untested(); got != tc.want {
 			t.Errorf("%s: %t", name, got)
-		}
-	}
-}
-
-func TestPodsAreNotTestedThroughAnotherAddress(t *testing.T) {
-	tested := check.Result{ID: traffic.TestExec, Status: check.Broken}
-	for via, want := range map[string]check.Status{"": check.Broken, "127.0.0.1:6443": check.Unknown} {
-		f := &connectivityFlags{}
-		f.via = via
-		if got := (&tester{flags: f}).inPod(traffic.TestExec, "", func() check.Result { return tested }); got.Status != want {
-			t.Errorf("via %q: %s", via, got.Status)
 		}
 	}
 }

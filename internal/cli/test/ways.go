@@ -61,6 +61,29 @@ func (w *ways) target(change func(*clientcmdapi.Cluster) error, dial traffic.Dia
 // own is the way of the kubeconfig itself.
 func (w *ways) own() (*traffic.Target, error) { return w.target(nil, traffic.Machine(w.via)) }
 
+// streams is the way of the kubeconfig itself for clients that ignore a Dial, such as those of client-go for streams:
+// the address in the kubeconfig is replaced, and the name that clients verify stays.
+func (w *ways) streams() (*traffic.Target, error) {
+	return w.target(func(c *clientcmdapi.Cluster) error {
+		if w.via == "" {
+			return nil
+		}
+		dialled := &c.Server
+		if c.ProxyURL != "" {
+			dialled = &c.ProxyURL
+		} else {
+			c.TLSServerName = verifiedName(c)
+		}
+		u, err := url.Parse(*dialled)
+		if err != nil {
+			return err
+		}
+		u.Host = w.via
+		*dialled = u.String()
+		return nil
+	}, traffic.Machine(""))
+}
+
 // bySNI is the way of mode sni through the gateways at an address.
 func (w *ways) bySNI(address string) (*traffic.Target, error) {
 	return w.target(func(c *clientcmdapi.Cluster) error {
