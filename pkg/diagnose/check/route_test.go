@@ -252,27 +252,32 @@ func TestASilentServerMayHaveAllReports(t *testing.T) {
 		"one of two gateways reports there": {
 			gateways(drains, away), recorded,
 			expected{Unknown, "gateway-1 since 2026-05-01T11:00:00Z (1h0m0s) may report to an xds-server that does not answer"},
-			expected{OK, "gateway-1: 2, according to the Tunnel's status (asking xds-server b: refused)"}, false,
+			expected{OK, "gateway-1: 2, according to the Tunnel's status (asking xds-server b: refused)"},
+			false,
 		},
 		"all gateways report there": {
 			gateways(away, away), recorded,
 			expected{Unknown, "may report to an xds-server that does not answer (asking xds-server b: refused)"},
-			expected{OK, "gateway-1: 2, according to the Tunnel's status"}, false,
+			expected{OK, "gateway-1: 2, according to the Tunnel's status"},
+			false,
 		},
 		"the Envoy of the other gateway hangs": {
 			gateways(func(g *collect.Gateway) { drains(g); g.Hang = "its main thread" }, away), recorded,
 			expected{Warning, "the Envoy of gateway-0 hangs"},
-			expected{OK, "gateway-1: 2, according to the Tunnel's status"}, false,
+			expected{OK, "gateway-1: 2, according to the Tunnel's status"},
+			false,
 		},
 		"the other gateway accepts clients and has no tunnel": {
 			gateways(well, away), recorded,
 			expected{Unknown, "gateway-0 is up to date"},
-			expected{Broken, "no tunnel on gateway-0"}, false,
+			expected{Broken, "no tunnel on gateway-0"},
+			false,
 		},
 		"no tunnel is on record": {
 			gateways(drains, away), nil,
 			expected{Unknown, "gateway-0 is up to date"},
-			expected{Broken, "no gateway has a tunnel to this workload cluster, according to the Tunnel's status"}, true,
+			expected{Broken, "no gateway has a tunnel to this workload cluster, according to the Tunnel's status"},
+			true,
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
