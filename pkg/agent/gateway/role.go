@@ -50,7 +50,7 @@ type Config struct {
 type Role struct {
 	Config
 	table        *tunnels.Table
-	follow       func(rate, lanes int)                               // called with each public listener
+	follow       func(rate, lanes int)                              // called with each public listener
 	gatewayState func() (reportagent.GatewayState, <-chan struct{}) // see reportagent.SendGateway
 	ways         func() (zone string, to []*reportv1.Way)           // as gatewayState
 	log          *slog.Logger
