@@ -154,7 +154,7 @@ func (r rules) begin(ctx context.Context) (end func(), err error) {
 	}
 	c := callerOf(ctx)
 	if c == nil || c.node == "" {
-		return func() {}, nil // without a certificate, connections are few, and enrol/server limits the calls
+		return func() {}, nil // without a certificate, connections are few and have one call at a time
 	}
 	node := r.byNode.Take(c.node)
 	if node == nil {

@@ -52,8 +52,8 @@ const (
 	arriveFor = 30 * time.Second
 	// readyFor is how long a Tunnel may still be reported as ready when all requests fail, and unwantedFor how long a
 	// workload cluster may still answer that should have no tunnel. Times in which what reports or ends tunnels is broken,
-	// and hauntedFor after them, do not count.
-	readyFor, unwantedFor, hauntedFor = time.Minute, 30 * time.Second, 10 * time.Second
+	// and blindFor after them, do not count.
+	readyFor, unwantedFor, blindFor = time.Minute, 30 * time.Second, 10 * time.Second
 	// recoveredFor is how long requests may fail after the end of a step that has broken their path: docs/slo.md promises
 	// no more, because Cluster API notices after 50 s.
 	recoveredFor = 40 * time.Second
@@ -286,7 +286,7 @@ func (r *record) checkAnswer(ask, answer Entry) {
 	}
 	down, is := r.down(ask.Cluster, ask.At)
 	since, still := r.down(ask.Cluster, answer.At)
-	if is && still && since == down && ask.Client != Final && r.exposed(ask.Cluster, down, ask.At) > unwantedFor {
+	if is && still && since == down && ask.Client != Final && r.sighted(ask.Cluster, down, ask.At) > unwantedFor {
 		r.findLate(RuleUnwanted, down, answer.At, unwantedFor, "%s %s %s, %s after its tunnel was to end", ask.Client,
 			ask.Cluster, ask.Path, ask.At-down)
 	}
@@ -378,8 +378,7 @@ func (r *record) judges(ask, answer Entry) (from time.Duration, judged bool) {
 }
 
 // judged returns the number of requests for whose failure there would have been no excuse.
-func judged(history []Entry) (sum int) {
-	r := newRecord(history)
+func (r *record) judged() (sum int) {
 	for _, ask := range r.asks {
 		answer, ended := r.answers[ask.ID]
 		if _, judged := r.judges(ask, answer); ended && judged {
@@ -505,7 +504,7 @@ func (r *record) checkReady() {
 		default:
 			since, ready := r.readySince(cluster, at)
 			since = max(since, f.since)
-			if ready && r.exposed(cluster, since, at) > readyFor {
+			if ready && r.sighted(cluster, since, at) > readyFor {
 				r.findLate(RuleReady, since, at, readyFor, "%s, for %s", cluster, at-since)
 				f.is = false
 			}
@@ -528,13 +527,13 @@ func (r *record) readySince(cluster string, at time.Duration) (since time.Durati
 	return since, is
 }
 
-// exposed returns for how long, between two times, nothing kept the status of a workload cluster from being current,
+// sighted returns for how long, between two times, nothing kept the status of a workload cluster from being current,
 // and its tunnel from beginning or ending.
-func (r *record) exposed(cluster string, from, to time.Duration) time.Duration {
+func (r *record) sighted(cluster string, from, to time.Duration) time.Duration {
 	var blind []span
 	for _, s := range r.steps {
 		if s.blinds && !inSecond(cluster) || strings.HasSuffix(s.text, string(Pause)+" "+home(cluster)) {
-			end := s.end + hauntedFor
+			end := s.end + blindFor
 			if s.open {
 				end = to
 			}

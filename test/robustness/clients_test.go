@@ -104,18 +104,27 @@ func (c *clients) onEach(ctx context.Context, m *member, interval time.Duration,
 }
 
 func (c *clients) repeat(ctx context.Context, m *member, interval time.Duration, do func(i int)) {
+	i := 0
 	c.done.Go(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(interval):
-			}
+		atIntervals(ctx, interval, func() {
 			if m.isUp() || !m.second() { // a Cluster is seldom in the second installation
 				do(i)
 			}
-		}
+			i++
+		})
 	})
+}
+
+// atIntervals calls a function again and again until ctx ends, each time an interval after it has returned.
+func atIntervals(ctx context.Context, interval time.Duration, do func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(interval):
+		}
+		do()
+	}
 }
 
 // exchange is what a client does on one connection, after it has found out who answers.
@@ -245,16 +254,11 @@ const (
 
 // repeat calls a function at intervals until ctx ends, each time with a short deadline.
 func (in *installation) repeat(ctx context.Context, interval time.Duration, do func(context.Context)) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(interval):
-		}
+	atIntervals(ctx, interval, func() {
 		short, cancel := context.WithTimeout(ctx, glance)
+		defer cancel()
 		do(short)
-		cancel()
-	}
+	})
 }
 
 // observe records when the tunnel of a Cluster, or its network, becomes ready, and when it is not any longer.

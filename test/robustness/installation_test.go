@@ -216,7 +216,9 @@ func (in *installation) create(ctx context.Context, m *member) error {
 		in.standIn[m.name] = s
 		in.mu.Unlock()
 	}
-	if err := in.recognise(ctx, spec.APIServer, answer); err != nil {
+	if err := in.again(ctx, func(ctx context.Context) error {
+		return in.recognise(ctx, spec.APIServer, answer)
+	}); err != nil {
 		return fmt.Errorf("reading the serving certificate of %s: %w", m.name, err)
 	}
 	err := in.again(ctx, func(ctx context.Context) (err error) {

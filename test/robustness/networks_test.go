@@ -197,18 +197,7 @@ func (r *remote) ready(ctx context.Context, management client.Client) (bool, err
 // startNetworkClients starts the clients of a network.
 func (c *clients) startNetworkClients(ctx context.Context, r *remote) {
 	in := c.in
-	repeat := func(every time.Duration, do func()) {
-		c.done.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-time.After(every):
-				}
-				do()
-			}
-		})
-	}
+	repeat := func(every time.Duration, do func()) { c.done.Go(func() { atIntervals(ctx, every, do) }) }
 	request := func(every time.Duration, do func()) { repeat(every, func() { c.done.Go(do) }) }
 	ask := Entry{Kind: KindAsk, Cluster: r.Name, Path: EgressPath}
 	of := func(client string) Entry { ask.Client = client; return ask }

@@ -33,8 +33,9 @@ type Result struct {
 
 // Summarize returns the result of a run.
 func Summarize(name string, history []Entry) Result {
+	record := newRecord(history)
 	r := Result{
-		Time: time.Now().UTC(), Name: name, Violations: map[string]int{}, SLO: Measure(history), Judged: judged(history),
+		Time: time.Now().UTC(), Name: name, Violations: map[string]int{}, SLO: record.measure(), Judged: record.judged(),
 	}
 	up, wanted := map[string]bool{}, map[int64]bool{}
 	for _, e := range history {

@@ -40,8 +40,9 @@ type Attempts struct {
 }
 
 // Measure returns the figures of a history.
-func Measure(history []Entry) SLO {
-	r := newRecord(history)
+func Measure(history []Entry) SLO { return newRecord(history).measure() }
+
+func (r *record) measure() SLO {
 	var s SLO
 	ended := r.ended()
 	s.countRequests(r, ended)
@@ -176,7 +177,7 @@ func (r *record) carriedFor(revoked span, edge string) (longest time.Duration) {
 func (r *record) wronglyReady(ended []request) (all []float64) {
 	failing := map[string]*[2]time.Duration{} // the begin of the first request and the end of the last one that failed
 	end := func(cluster string) {
-		if f := failing[cluster]; f != nil && r.exposed(cluster, f[0], f[1]) == f[1]-f[0] && len(r.ready[cluster]) > 0 {
+		if f := failing[cluster]; f != nil && r.sighted(cluster, f[0], f[1]) == f[1]-f[0] && len(r.ready[cluster]) > 0 {
 			all = append(all, seconds(r.readyFor(cluster, f[0], f[1])))
 		}
 		delete(failing, cluster)

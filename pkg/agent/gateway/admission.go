@@ -146,8 +146,8 @@ func (a *admissions) follow(rate, lanes int) {
 	a.control.SetRate(rate)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if lanes < a.lanes { // edges close theirs when their own configuration follows
-		a.moreLanes = quota{max(a.lanes, a.lanesAt(time.Now())), time.Now().Add(lowerAfter)}
+	if now := time.Now(); lanes < a.lanes { // edges close theirs when their own configuration follows
+		a.moreLanes = quota{a.lanesAt(now), now.Add(lowerAfter)}
 	}
 	a.lanes = lanes
 }
