@@ -21,7 +21,7 @@ type session struct {
 // noticed yet.
 func (e Attached) apply(r *Relay) {
 	r.cut(ErrReplaced)
-	r.session = &session{id: e.Session, began: r.now}
+	r.session, r.attached = &session{id: e.Session, began: r.now}, true
 }
 
 func (e Detached) apply(r *Relay) {
@@ -362,7 +362,7 @@ func (s *share) held(t *table, name string) bool {
 
 // removals returns the resources of Envoy that their upstream no longer has, or that belong to no upstream; nil: there
 // are none. A resource without an upstream may belong to one that has not answered yet: it is kept until all have
-// answered, unless its upstream was removed.
+// answered. It is not kept if its upstream was removed while it was in use.
 func (r *Relay) removals(k Kind) *batch {
 	t := r.session.tables[k]
 	complete, asked := len(r.upstreams) > 0 || r.removedAny, true
@@ -375,9 +375,10 @@ func (r *Relay) removals(k Kind) *batch {
 		if o != nil && o.offered[name] != nil {
 			continue
 		}
+		inUse, dropped := r.dropped[k][name]
 		if _, has := t.have[name]; !has {
 			t.done(o, name)
-		} else if o != nil && o.of.ready(k) && !o.held(t, name) || o == nil && complete && (asked || r.dropped[k][name]) {
+		} else if o != nil && o.of.ready(k) && !o.held(t, name) || o == nil && (inUse || complete && (asked || dropped)) {
 			byShare[o] = append(byShare[o], name)
 		}
 	}

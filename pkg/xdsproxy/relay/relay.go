@@ -68,8 +68,9 @@ type Relay struct {
 	scoped     bool                     // scopes are on disk, or Envoy has subscribed to them
 	served     bool                     // Envoy got resources since it last ended
 	trials     trials
+	attached   bool                   // an Envoy has connected
 	removedAny bool                   // an upstream was removed: Envoy may have resources without an owner
-	dropped    [Kinds]map[string]bool // names of removed resources that Envoy may have
+	dropped    [Kinds]map[string]bool // names of removed resources that Envoy may have; true: removed while in use
 	places     map[string]string      // addresses of listeners that Envoy may have, by name
 	writes     uint64                 // number of Write effects
 }

@@ -230,6 +230,12 @@ func TestEvents(t *testing.T) {
 				"Erase{a}", "a: close: the resources of the upstream were removed", "envoy: clusters 3 -c",
 			}},
 		}},
+		"and so they are while another membership has never been answered": {restored(), {
+			{Vetted{Upstream: "b"}, nil},
+			{Removed{"a"}, []string{
+				"Erase{a}", "a: close: the resources of the upstream were removed", "envoy: clusters 3 -c",
+			}},
+		}},
 		"a listener gets the address of another one after that is gone, and gives it back": {restored(), {
 			{from("a", Clusters, "n1"), []string{"a: clusters n1"}},
 			{from("a", Listeners, "n2", "la=1"), []string{"Record{1}"}},

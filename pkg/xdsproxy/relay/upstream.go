@@ -102,14 +102,15 @@ func (e Removed) apply(r *Relay) {
 // answered.
 const maxDropped = 1 << 17
 
-// drop records that Envoy may have a resource that no upstream has.
+// drop records that Envoy may have a resource that no upstream has. Before an Envoy has connected, its upstream is one
+// that was on disk and that the agent does not have: the resource may be one of another upstream by now.
 func (r *Relay) drop(k Kind, name string) {
 	t := r.table(k)
 	if t != nil {
 		t.todo[name] = true
 	}
 	if (t == nil || t.sent(name)) && len(r.dropped[k]) < maxDropped {
-		r.dropped[k][name] = true
+		r.dropped[k][name] = r.attached
 	}
 }
 
