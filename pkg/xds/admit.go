@@ -11,15 +11,20 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
+// denyInterval is the least time between two changes of what gateways deny. Each change replaces the public listener of
+// every gateway, and the owners of all namespaces can cause changes, with names that no edge has had.
+const denyInterval = 250 * time.Millisecond
+
 // denials are the revoked edges and the ended tunnels.
 type denials struct {
-	ended   map[string]time.Time // until when edges may have a valid certificate, by tunnel id
-	denied  model.Denied         // all, sorted: a reverse tunnel outlives its certificate
-	filter  model.Denied         // for Envoys: denied without ids for which no valid leaf can exist
-	changed chan struct{}        // closed when denied changes
-	timer   *time.Timer          // for the next id to leave filter; nil: there is none
-	stopped bool
-	stale   bool // denied and filter may not match the tunnels and ended
+	ended    map[string]time.Time // until when edges may have a valid certificate, by tunnel id
+	denied   model.Denied         // all, sorted: a reverse tunnel outlives its certificate
+	filter   model.Denied         // for Envoys: denied without ids for which no valid leaf can exist
+	changed  chan struct{}        // closed when denied changes
+	timer    *time.Timer          // for the next id to leave filter, or the end of denyInterval; nil: there is none
+	stopped  bool
+	stale    bool      // denied and filter may not match the tunnels and ended
+	resolved time.Time // when they last did
 }
 
 func newDenials() denials {
@@ -29,7 +34,7 @@ func newDenials() denials {
 // resolve updates denied and filter, and returns whether filter has changed. next is the time of its next change
 // without an event; zero: there is none.
 func (d *denials) resolve(now time.Time, revoked []model.EdgeRef) (changed bool, next time.Time) {
-	d.stale = false
+	d.stale, d.resolved = false, now
 	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: revoked}
 	for _, id := range denied.IDs {
 		until := d.ended[id]
@@ -76,12 +81,20 @@ func (s *Server) Ended(ids map[string]time.Time) {
 }
 
 // deny applies changes of the denials, if there are any: it updates the listeners of gateways and closes the streams
-// of denied edges. The caller holds s.publishing.
+// of denied edges. It applies those within denyInterval after the last ones together, at its end. Before everything is
+// published it applies them at once, because the first streams must not miss any. The caller holds s.publishing.
 func (s *Server) deny() {
 	if !s.denials.stale {
 		return
 	}
-	now, revoked := s.now(), s.revoked()
+	now := s.now()
+	if due := s.denials.resolved.Add(denyInterval); s.Published() && now.Before(due) {
+		s.mu.Lock()
+		s.schedule(now, due)
+		s.mu.Unlock()
+		return
+	}
+	revoked := s.revoked()
 	s.mu.Lock()
 	before := s.denials.changed
 	changed, next := s.denials.resolve(now, revoked)

@@ -2,6 +2,7 @@ package xds_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/xds"
@@ -168,6 +170,7 @@ func TestGatewaysDenyRevokedEdgesAndEndedTunnels(t *testing.T) {
 		for _, step := range steps {
 			_, changed := s.Denied()
 			step.do()
+			time.Sleep(xds.DenyInterval)
 			synctest.Wait()
 			got, _ := s.Denied()
 			if diff := cmp.Diff(step.want, got); diff != "" {
@@ -183,6 +186,40 @@ func TestGatewaysDenyRevokedEdgesAndEndedTunnels(t *testing.T) {
 					t.Errorf("%s: it does not say that something changed", step.what)
 				}
 			}
+		}
+	})
+}
+
+// TestDenialsAreAppliedTogether: the first revocation takes effect at once, the next ones within the interval, and none
+// is lost.
+func TestDenialsAreAppliedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const changes, every = 200, 10 * time.Millisecond
+		var log logtest.Journal
+		s := xds.NewServer(inst, slog.New(slog.NewTextHandler(&log, nil)))
+		defer s.Close()
+		wc := workload("c1")
+		publish(s, wc)
+		time.Sleep(time.Minute)
+		for i := range changes {
+			wc.Revoked = []string{fmt.Sprintf("edge-%d", i)}
+			s.Publish(wc.Key, &wc)
+			if denied, _ := s.Denied(); i == 0 && len(denied.Edges) == 0 {
+				t.Error("the first revocation has to wait")
+			}
+			if err := s.Admit(node(wc, wc.Revoked[0])); status.Code(err) != codes.FailedPrecondition {
+				t.Errorf("a revoked edge is admitted: %v", err)
+			}
+			time.Sleep(every)
+		}
+		time.Sleep(xds.DenyInterval)
+		synctest.Wait()
+		if denied, _ := s.Denied(); len(denied.Edges) != 1 || denied.Edges[0].Node != wc.Revoked[0] {
+			t.Errorf("after all changes %v is denied", denied.Edges)
+		}
+		most := int(changes*every/xds.DenyInterval) + 2
+		if n := log.Count("denials changed"); n > most {
+			t.Errorf("%d changes were applied %d times, want at most %d", changes, n, most)
 		}
 	})
 }
@@ -229,7 +266,7 @@ func TestAnEndedTunnelIsDeniedOnlyWhileALeafIsValid(t *testing.T) {
 	a.fetch(t, cds)
 	a.fetch(t, lds)
 	const id = "gone0000000000000000"
-	b.Ended(map[string]time.Time{id: time.Now().Add(2 * pause)})
+	b.Ended(map[string]time.Time{id: time.Now().Add(xds.DenyInterval + 2*pause)})
 	for _, want := range []bool{true, false} {
 		if r := a.next(t); mentions(r, id) != want {
 			t.Errorf("the listener denies it: %t, want %t", !want, want)

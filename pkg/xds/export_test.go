@@ -6,6 +6,9 @@ import (
 	"github.com/fairlead/fairlead/internal/limit"
 )
 
+// DenyInterval is the least time between two changes of what gateways deny.
+const DenyInterval = denyInterval
+
 // Unlimited removes the limits of the edges of one tunnel.
 func (s *Server) Unlimited() {
 	l := s.limits
