@@ -186,7 +186,7 @@ func TestApiserversReachTheirNetworksAndNothingElse(t *testing.T) {
 		"lo.svc.a1.test": {"127.0.0.1"}, "meta.svc.a1.test": {"169.254.169.254"}, "out.svc.a1.test": {"192.168.9.9"},
 		"multi.svc.a1.test": {"10.1.0.99", "169.254.169.254"}, "mapped.svc.a1.test": {"::ffff:169.254.169.254"},
 		"ok.other.test": {"10.1.0.5"}, "bmc.example.com": {"10.9.0.1"}, "evil.example.com": {"169.254.169.254"},
-		"mapped.example.com": {"::ffff:169.254.169.254"},
+		"mapped.example.com": {"::ffff:169.254.169.254"}, "oracle.example.com": {"fd00:c1::a9fe:a9fe"},
 	})
 	for _, at := range []string{"10.1.0.5", "10.1.7.7", "[fd00:1::5]", "10.9.0.1"} {
 		newEcho(t, at+":"+strconv.Itoa(networkPort))
@@ -211,6 +211,7 @@ func TestApiserversReachTheirNetworksAndNothingElse(t *testing.T) {
 	a1.Network.Targets = []model.Target{
 		target("vcenter", "10.9.0.1"), target("bmc", "bmc.example.com"),
 		target("evil", "evil.example.com"), target("mapped", "mapped.example.com"),
+		target("oracle", "oracle.example.com"),
 	}
 
 	// Gateways send everything to a1, so that its edge has to refuse.
@@ -326,6 +327,7 @@ func checkRefusals(t *testing.T, a, b, other apiserver) {
 			"169.254.169.254:7000", "127.0.0.1:7000", "0.0.0.0:7000", "[::1]:7000", "[::]:7000", "[::ffff:127.0.0.1]:7000",
 			"[::ffff:a9fe:a9fe]:7000", "[fd00:9::9]:7000", "192.168.9.9:7000", "lo.svc.a1.test:7000", "meta.svc.a1.test:7000",
 			"out.svc.a1.test:7000", "mapped.svc.a1.test:7000", "ok.other.test:7000", "localhost.test:7000",
+			"[fd00:c1::a9fe:a9fe]:7000",
 		},
 		"403 RBAC": {"10.1.0.5:7001", "10.1.0.5:0"},
 		"502":      {"none.svc.a1.test:7000"},

@@ -52,9 +52,15 @@ func NeverDialled() []netip.Prefix { return slices.Clone(neverDialled) }
 var neverDialled = prefixes(
 	"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", // RFC 6890, RFC 5771
 	"::/96", "::ffff:0:0/96", "64:ff9b::/96", "fe80::/10", "fec0::/10", "ff00::/8", // RFC 4291, RFC 6052
-	"fd00:ec2::254/128",  // the metadata service of AWS
-	"168.63.129.16/32",   // the host of a virtual machine in Azure
-	"100.100.100.200/32", // the metadata service of Alibaba Cloud
+	// Metadata services of clouds that have no link-local address.
+	"fd00:ec2::254/128",      // AWS
+	"fd00:ec2::23/128",       // Pod Identity of AWS
+	"fd20:ce::254/128",       // Google Cloud
+	"fd00:c1::a9fe:a9fe/128", // Oracle Cloud
+	"fd00:42::42/128",        // Scaleway
+	"fd00:a9fe:a9fe::1/128",  // Akamai (Linode)
+	"168.63.129.16/32",       // the host of a virtual machine in Azure
+	"100.100.100.200/32",     // Alibaba Cloud
 )
 
 func prefixes(all ...string) (parsed []netip.Prefix) {

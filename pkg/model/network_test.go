@@ -49,6 +49,22 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return addr
 }
 
+// TestNoEdgeDialsAMetadataService: it returns the credentials of the machine.
+func TestNoEdgeDialsAMetadataService(t *testing.T) {
+	for name, address := range map[string]string{
+		"all clouds": "169.254.169.254", "AWS": "fd00:ec2::254", "Pod Identity of AWS": "fd00:ec2::23",
+		"Google Cloud": "fd20:ce::254", "Oracle Cloud": "fd00:c1::a9fe:a9fe", "Scaleway": "fd00:42::42",
+		"Akamai": "fd00:a9fe:a9fe::1", "Azure": "168.63.129.16", "Alibaba Cloud": "100.100.100.200",
+	} {
+		if addr := netip.MustParseAddr(address); !IsNeverDialled(addr) {
+			t.Errorf("%s: %s may be dialled", name, addr)
+		}
+	}
+	if addr := netip.MustParseAddr("fd00:42::43"); IsNeverDialled(addr) {
+		t.Errorf("%s is no metadata service, and must be dialled", addr)
+	}
+}
+
 func TestNothingOfTheWholeInternetIsDialledThatNoEdgeMayDial(t *testing.T) {
 	for _, family := range []string{"0.0.0.0/0", "::/0"} {
 		for _, p := range Without([]netip.Prefix{netip.MustParsePrefix(family)}, NeverDialled()) {
