@@ -52,11 +52,17 @@ func (e Requested) apply(r *Relay) {
 		return
 	}
 	b := t.answer(e.Nonce, e.Nack == nil)
-	switch {
-	case b == nil:
-	case e.Nack == nil:
+	if b == nil {
+		return
+	}
+	if e.Kind == Listeners {
+		for _, name := range b.names {
+			r.places.keep(name, t.have[name])
+		}
+	}
+	if e.Nack == nil {
 		r.ack(e.Kind, b)
-	default:
+	} else {
 		r.nack(t, e.Kind, b, *e.Nack)
 	}
 }
@@ -72,7 +78,9 @@ func (r *Relay) subscribed(e Requested) {
 	lacks := func(name string) bool { return t.have[name] == "" }
 	maps.DeleteFunc(r.dropped[k], func(name string, _ bool) bool { return lacks(name) })
 	if k == Listeners {
-		maps.DeleteFunc(r.places, func(name, _ string) bool { return lacks(name) })
+		for name := range r.places {
+			r.places.keep(name, t.have[name])
+		}
 	}
 	for _, c := range r.sorted() {
 		s := c.shares[k]
@@ -97,10 +105,11 @@ func (r *Relay) ack(k Kind, b *batch) {
 	for name, res := range b.changes {
 		if res == nil {
 			delete(r.dropped[k], name)
-			r.place(k, name, nil)
 		}
 		if b.share != nil {
 			b.share.accept(name, res)
+		} else {
+			r.gone(k, name)
 		}
 	}
 	if b.share != nil {
@@ -114,7 +123,8 @@ func (r *Relay) ack(k Kind, b *batch) {
 // listened is called when Envoy has accepted listeners of an xds-server. Envoy ends its subscription of scopes with its
 // last listener that uses them, without a request, and sends none when it has such a listener again: for a
 // subscription to all resources its set of names has not changed. So it gets all scopes again with the first listeners
-// after those of an xds-server that predates scopes. Without them it would drop the requests of all networks.
+// after those of an xds-server that predates scopes. Without them it would drop the requests of all networks. The
+// subscription may have survived, for the listeners of a third xds-server, so scopes that have to go are still removed.
 func (r *Relay) listened(plain bool) {
 	t, s := r.table(Scopes), r.session
 	if t == nil || plain {
@@ -125,10 +135,13 @@ func (r *Relay) listened(plain bool) {
 		return
 	}
 	s.plain = false
-	clear(t.have)
 	for _, c := range r.sorted() {
-		for name := range c.shares[Scopes].offered {
-			t.todo[name] = true
+		for name, res := range c.shares[Scopes].offered {
+			if t.todo[name] = true; t.have[name] == res.Version {
+				t.stale[name] = true
+			} else {
+				delete(t.have, name) // whatever it had is lost: it is not newer than the disk
+			}
 		}
 	}
 }
@@ -225,7 +238,7 @@ func (r *Relay) send(k Kind, b *batch) {
 		if res := b.changes[name]; res != nil {
 			response.Resources = append(response.Resources, res)
 			r.served = true
-			r.place(k, name, res)
+			r.place(k, res)
 		} else {
 			response.Removed = append(response.Removed, name)
 		}
@@ -233,17 +246,6 @@ func (r *Relay) send(k Kind, b *batch) {
 	r.log.Debug("resources sent to Envoy", "type_url", k.TypeURL(), "nonce", b.nonce, "upstream", b.share.upstream(),
 		"resources", len(response.Resources), "removed", len(response.Removed))
 	r.emit(response)
-}
-
-// place records the address of a resource that Envoy may have; nil: it has none.
-func (r *Relay) place(k Kind, name string, res *Resource) {
-	switch {
-	case k != Listeners:
-	case res == nil || res.Address == "":
-		delete(r.places, name)
-	default:
-		r.places[name] = res.Address
-	}
 }
 
 // choose returns the next batch; nil: there is none. Additions go in the order of kinds, so that an Envoy cluster

@@ -71,13 +71,13 @@ type Relay struct {
 	attached   bool                   // an Envoy has connected
 	removedAny bool                   // an upstream was removed: Envoy may have resources without an owner
 	dropped    [Kinds]map[string]bool // names of removed resources that Envoy may have; true: removed while in use
-	places     map[string]string      // addresses of listeners that Envoy may have, by name
+	places     places                 // of listeners that Envoy may have
 	writes     uint64                 // number of Write effects
 }
 
 // New returns a Relay without resources. The first event is Restored, or there is nothing on disk.
 func New(times Times) *Relay {
-	r := &Relay{Times: times, upstreams: map[string]*upstream{}, places: map[string]string{}}
+	r := &Relay{Times: times, upstreams: map[string]*upstream{}, places: places{}}
 	r.log.relay = r
 	for k := range r.owners {
 		r.owners[k], r.dropped[k] = map[string]*share{}, map[string]bool{}

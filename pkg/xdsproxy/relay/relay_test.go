@@ -259,6 +259,34 @@ func TestEvents(t *testing.T) {
 			{subscription(Clusters, nil), []string{"envoy: clusters 1 +c=2"}},
 			{ack(Clusters, "1"), []string{"b: clusters m1", "write b clusters map[c:2]"}},
 		}},
+		"a removal is answered when the name belongs to no membership": {{
+			{known(0), nil},
+			{Vetted{Upstream: "b"}, nil},
+			{Vetted{Upstream: "a", Faults: []Fault{{Clusters, "c", "1", "no"}}}, []string{
+				"write a clusters map[] clusters good map[]",
+			}},
+			{opened("a"), []string{"a: subscribe clusters with map[]", "a: subscribe listeners with map[]"}},
+			{Attached{1}, nil},
+			{subscription(Clusters, map[string]string{"c": "1"}), nil}, // it waits for b
+			{from("a", Clusters, "n1"), nil},
+			{opened("b"), []string{"b: subscribe clusters with map[]", "b: subscribe listeners with map[]"}},
+			{from("b", Clusters, "m1"), []string{"b: clusters m1", "envoy: clusters 1", "write b clusters map[]"}},
+			{ack(Clusters, "1"), []string{"envoy: clusters 2 -c"}},
+			{ack(Clusters, "2"), []string{"a: clusters n1"}},
+		}},
+		"a listener on its way to Envoy has its address, whatever another membership says about its name": {restored(), {
+			{from("a", Clusters, "n1"), []string{"a: clusters n1"}},
+			{from("a", Listeners, "n2", "la=1"), []string{"Record{1}"}},
+			{Recorded{Count: 1}, []string{"envoy: listeners 3 +la=1"}},
+			{opened("b"), []string{"b: subscribe clusters with map[]", "b: subscribe listeners with map[]"}},
+			{from("b", Clusters, "m1"), []string{"b: clusters m1", "write b clusters map[]"}},
+			{from("b", Listeners, "m2", "la=2"), []string{
+				`b: listeners m2 NACK resource "la" belongs to another xds-server of this Envoy`,
+			}},
+			{from("b", Listeners, "m3", "la", "lb=1"), []string{"a: listeners n2"}},
+			{ack(Listeners, "3"), []string{"envoy: listeners 4 -la", "write a listeners map[la:1]"}},
+			{ack(Listeners, "4"), []string{"envoy: listeners 5 +lb=1"}},
+		}},
 		"a listener that returns before Envoy has lost it is accepted": {restored(), {
 			{from("a", Clusters, "n1"), []string{"a: clusters n1"}},
 			{from("a", Listeners, "n2", "la=1"), []string{"Record{1}"}},

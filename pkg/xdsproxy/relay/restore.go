@@ -54,7 +54,7 @@ func (c *upstream) restore() {
 			}
 			s.offered[name] = res
 			s.owners()[name] = s
-			r.place(s.kind, name, res)
+			r.place(s.kind, res)
 		}
 		c.unproven = c.unproven || len(differing(s.good, s.accepted)) > 0
 	}

@@ -11,6 +11,30 @@ import (
 // arrives there, and the other one does not withdraw it: it only ends its stream. If the upstream that has the address
 // ends its stream, or is removed, one that still answers gets the address back.
 
+// places holds the addresses of versions of listeners, by name and version: until Envoy answers, it may have the
+// previous version of a listener or the one that it was sent.
+type places map[string]map[string]string
+
+// place records the address of a resource that Envoy may have.
+func (r *Relay) place(k Kind, res *Resource) {
+	if k != Listeners || res == nil || res.Address == "" {
+		return
+	}
+	if r.places[res.Name] == nil {
+		r.places[res.Name] = map[string]string{}
+	}
+	r.places[res.Name][res.Version] = res.Address
+}
+
+// keep records that Envoy has this version of a listener and no other one; empty: none.
+func (p places) keep(name, version string) {
+	address, known := p[name][version]
+	delete(p, name)
+	if known {
+		p[name] = map[string]string{version: address}
+	}
+}
+
 // at returns the owners of the other listeners that are offered at the address of a listener, by name.
 func (r *Relay) at(res *Resource) map[string]*share {
 	all := map[string]*share{}
@@ -49,9 +73,9 @@ func (r *Relay) blocked(k Kind, res *Resource) bool {
 	if k != Listeners || res.Address == "" {
 		return false
 	}
-	for name := range r.session.tables[k].have {
+	for name, version := range r.session.tables[k].have {
 		owner := r.owners[k][name]
-		if name != res.Name && r.places[name] == res.Address && (owner == nil || owner.offered[name] == nil) {
+		if name != res.Name && r.places[name][version] == res.Address && (owner == nil || owner.offered[name] == nil) {
 			return true
 		}
 	}

@@ -80,10 +80,16 @@ func (s *share) offer(name string, res *Resource) {
 // own takes a name that no upstream has. One that had it before waits no longer for its removal.
 func (s *share) own(name string) {
 	s.owners()[name] = s
-	for _, c := range s.of.relay.sorted() {
-		if other := c.shares[s.kind]; other != s {
-			delete(other.pending.waiting, name)
-			other.finish()
+	s.of.relay.gone(s.kind, name)
+}
+
+// gone answers the upstreams that wait for the removal of a resource that is no longer theirs.
+func (r *Relay) gone(k Kind, name string) {
+	for _, c := range r.sorted() {
+		s := c.shares[k]
+		if version, waits := s.pending.waiting[name]; waits && version == "" {
+			delete(s.pending.waiting, name)
+			s.finish()
 		}
 	}
 }
@@ -123,7 +129,7 @@ func (s *share) disown(name string) {
 // agree records as accepted what Envoy already has.
 func (s *share) agree(t *table, name string) {
 	if want := s.offered[name]; t.have[name] == want.version() {
-		s.of.relay.place(s.kind, name, want)
+		s.of.relay.place(s.kind, want)
 		s.accept(name, want)
 	}
 }
