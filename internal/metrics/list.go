@@ -88,7 +88,7 @@ var xdsServer = []Metric{
 		Kind:   Gauge,
 		Labels: []string{"role"},
 		Of:     server,
-		Help:   "Nodes connected here whose last answer about some type was a NACK: they run the previous version.",
+		Help:   "Nodes connected here that reject a resource: they run its previous version.",
 	},
 	{
 		Name:   "fairlead_xds_waiting_nodes",

@@ -59,6 +59,13 @@ func (a *Answers) Sent(r *discoveryv3.DeltaDiscoveryResponse, now time.Time) {
 	}
 }
 
+// Rejects returns whether a resource is rejected, and has not been sent again since.
+func (a *Answers) Rejects() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.refusals) > 0
+}
+
 // retry removes a rejection, and those that came together with it.
 func (a *Answers) retry(name string) {
 	if group := a.refusals[name]; group != nil {
@@ -94,6 +101,9 @@ func (a *Answers) Received(r *discoveryv3.DeltaDiscoveryRequest, now time.Time) 
 		names = nil
 	}
 	if detail == nil {
+		for _, name := range names {
+			a.retry(name) // the NACK of an earlier version may have come after this one was sent
+		}
 		return
 	}
 	for _, group := range groups {

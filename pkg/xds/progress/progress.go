@@ -64,8 +64,8 @@ func (p *Progress) TakeChange() int64 { return p.next.Swap(0) }
 // Outstanding returns whether a response awaits its answer.
 func (p *Progress) Outstanding() bool { return p.sent.Load() != 0 }
 
-// Refuses returns whether the last answer of the node was a NACK.
-func (p *Progress) Refuses() bool { return p.refusing.Load() }
+// Refuses returns whether the node rejects a resource that was not sent again since, or its last answer was a NACK.
+func (p *Progress) Refuses() bool { return p.refusing.Load() || p.Answers.Rejects() }
 
 // Recorder counts what is sent and answered, and joins answers to the changes that they are about. Its vectors must be
 // set. It is safe for concurrent use.
