@@ -103,9 +103,7 @@ func keys[V any](m map[string]V) []string { return slices.Collect(maps.Keys(m)) 
 // ack handles Envoy's acceptance of a batch.
 func (r *Relay) ack(k Kind, b *batch) {
 	for name, res := range b.changes {
-		if res == nil {
-			delete(r.dropped[k], name)
-		}
+		delete(r.dropped[k], name)
 		if b.share != nil {
 			b.share.accept(name, res)
 		} else {

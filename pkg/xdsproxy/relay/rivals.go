@@ -68,14 +68,21 @@ func (s *share) displace(res *Resource) {
 	}
 }
 
-// blocked reports whether Envoy still has a listener at the address of another one, which is about to be removed.
+// blocked reports whether Envoy still has a listener at the address of another one, which is about to be removed, or to
+// be replaced at another address because its upstream was removed and another one has its name.
 func (r *Relay) blocked(k Kind, res *Resource) bool {
 	if k != Listeners || res.Address == "" {
 		return false
 	}
 	for name, version := range r.session.tables[k].have {
-		owner := r.owners[k][name]
-		if name != res.Name && r.places[name][version] == res.Address && (owner == nil || owner.offered[name] == nil) {
+		if name == res.Name || r.places[name][version] != res.Address {
+			continue
+		}
+		var offered *Resource
+		if owner := r.owners[k][name]; owner != nil {
+			offered = owner.offered[name]
+		}
+		if _, dropped := r.dropped[k][name]; offered == nil || dropped && offered.Address != res.Address {
 			return true
 		}
 	}
