@@ -103,7 +103,9 @@ func keys[V any](m map[string]V) []string { return slices.Collect(maps.Keys(m)) 
 // ack handles Envoy's acceptance of a batch.
 func (r *Relay) ack(k Kind, b *batch) {
 	for name, res := range b.changes {
-		delete(r.dropped[k], name)
+		if res == nil || !b.share.of.removed() {
+			delete(r.dropped[k], name)
+		}
 		if b.share != nil {
 			b.share.accept(name, res)
 		} else {

@@ -236,6 +236,13 @@ func TestEvents(t *testing.T) {
 				"Erase{a}", "a: close: the resources of the upstream were removed", "envoy: clusters 3 -c",
 			}},
 		}},
+		"and so is one that was on its way to Envoy": {restored(), {
+			{Vetted{Upstream: "b"}, nil},
+			{from("a", Clusters, "n1", "d=1"), []string{"Record{1}"}},
+			{Recorded{Count: 1}, []string{"envoy: clusters 3 +d=1"}},
+			{Removed{"a"}, []string{"Erase{a}", "a: close: the resources of the upstream were removed"}},
+			{ack(Clusters, "3"), []string{"envoy: clusters 4 -c -d"}},
+		}},
 		"a listener gets the address of another one after that is gone, and gives it back": {restored(), {
 			{from("a", Clusters, "n1"), []string{"a: clusters n1"}},
 			{from("a", Listeners, "n2", "la=1"), []string{"Record{1}"}},
