@@ -12,6 +12,20 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
+// rejection is a NACK that names a resource.
+func rejection(t *testing.T, nonce, name, why string) *discoveryv3.DeltaDiscoveryRequest {
+	t.Helper()
+	packed, err := anypb.New(&statusv3.ClientConfig{GenericXdsConfigs: []*statusv3.ClientConfig_GenericXdsConfig{
+		{Name: name, ErrorState: &adminv3.UpdateFailureState{Details: why}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &discoveryv3.DeltaDiscoveryRequest{
+		ResponseNonce: nonce, ErrorDetail: &status.Status{Details: []*anypb.Any{packed}},
+	}
+}
+
 // TestARejectionLastsUntilItsResourceIsAccepted: answers about other resources do not end it.
 func TestARejectionLastsUntilItsResourceIsAccepted(t *testing.T) {
 	var a Answers
@@ -23,17 +37,7 @@ func TestARejectionLastsUntilItsResourceIsAccepted(t *testing.T) {
 		a.Sent(response, time.Now())
 	}
 	ack := func(nonce string) { a.Received(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: nonce}, time.Now()) }
-	nack := func(nonce, name string) {
-		packed, err := anypb.New(&statusv3.ClientConfig{GenericXdsConfigs: []*statusv3.ClientConfig_GenericXdsConfig{
-			{Name: name, ErrorState: &adminv3.UpdateFailureState{Details: "why"}},
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.Received(&discoveryv3.DeltaDiscoveryRequest{
-			ResponseNonce: nonce, ErrorDetail: &status.Status{Details: []*anypb.Any{packed}},
-		}, time.Now())
-	}
+	nack := func(nonce, name string) { a.Received(rejection(t, nonce, name, "why"), time.Now()) }
 	for i, step := range []struct {
 		does func()
 		want bool
@@ -55,17 +59,8 @@ func TestARejectionLastsUntilItsResourceIsAccepted(t *testing.T) {
 // TestARejectedNameIsPrintableAndShort has a node reject a resource whose name it makes up, with the control characters
 // that clear a terminal, and as long as a message may be.
 func TestARejectedNameIsPrintableAndShort(t *testing.T) {
-	packed, err := anypb.New(&statusv3.ClientConfig{GenericXdsConfigs: []*statusv3.ClientConfig_GenericXdsConfig{{
-		Name:       "\x1b[2J\nlevel=ERROR " + strings.Repeat("x", 200<<10),
-		ErrorState: &adminv3.UpdateFailureState{Details: "why\x1b[2J"},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var a Answers
-	a.Received(&discoveryv3.DeltaDiscoveryRequest{
-		ResponseNonce: "1", ErrorDetail: &status.Status{Details: []*anypb.Any{packed}},
-	}, time.Now())
+	a.Received(rejection(t, "1", "\x1b[2J\nlevel=ERROR "+strings.Repeat("x", 200<<10), "why\x1b[2J"), time.Now())
 	name, why := a.FirstRejection()
 	if !strings.HasPrefix(name, " [2J level=ERROR xx") || len(name) > maxName || why != "why [2J" {
 		t.Errorf("got a name of %d bytes, %.40q, and the reason %q", len(name), name, why)

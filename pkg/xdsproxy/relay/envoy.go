@@ -137,7 +137,8 @@ func (r *Relay) listened(plain bool) {
 	s.plain = false
 	for _, c := range r.sorted() {
 		for name, res := range c.shares[Scopes].offered {
-			if t.todo[name] = true; t.have[name] == res.Version {
+			t.todo[name] = true
+			if t.have[name] == res.Version {
 				t.stale[name] = true
 			} else {
 				delete(t.have, name) // whatever it had is lost: it is not newer than the disk

@@ -28,10 +28,9 @@ func (r *Relay) place(k Kind, res *Resource) {
 
 // keep records that Envoy has this version of a listener and no other one; empty: none.
 func (p places) keep(name, version string) {
-	address, known := p[name][version]
-	delete(p, name)
-	if known {
-		p[name] = map[string]string{version: address}
+	maps.DeleteFunc(p[name], func(other, _ string) bool { return other != version })
+	if len(p[name]) == 0 {
+		delete(p, name)
 	}
 }
 
