@@ -43,7 +43,8 @@ const (
 )
 
 const (
-	// revokedFor is how long a request through an edge may still begin after its revocation was confirmed.
+	// revokedFor is how long a request through an edge may still begin after its revocation was confirmed, and after the
+	// end of a fault that held up what the edge had received before.
 	revokedFor = 5 * time.Second
 	// replacedFor is how long the previous workload cluster of a name may still answer.
 	replacedFor = 5 * time.Second
@@ -91,6 +92,7 @@ func Check(history []Entry) []Violation {
 		r.checkAnswer(ask, answer)
 		r.checkFailure(ask, answer)
 	}
+	r.checkCarried()
 	r.checkFinal()
 	r.checkMoves()
 	r.checkReady()
@@ -106,6 +108,7 @@ type record struct {
 	answers  map[int64]Entry
 	expected map[string][]Entry       // by workload cluster, in the order of their times
 	revoked  map[string][]span        // by the address of the edge, until another one has its place
+	held     map[string][]span        // by the address of the edge: faults that hold up what it has received
 	carried  []Entry                  // requests that arrived through revoked edges
 	nodes    map[string]time.Duration // when each revoked node was revoked
 	denied   bool                     // an xds-server has denied resources of another node
@@ -135,7 +138,7 @@ type span struct {
 
 func newRecord(history []Entry) *record {
 	r := &record{
-		answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{},
+		answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{}, held: map[string][]span{},
 		nodes: map[string]time.Duration{}, ready: map[string][]Entry{},
 	}
 	for _, e := range history {
@@ -171,7 +174,11 @@ func (r *record) read(e Entry) {
 	case KindFetched:
 		r.readFetched(e)
 	case KindCarried:
-		r.readCarried(e)
+		r.carried = append(r.carried, e)
+	case KindHeld:
+		r.held[e.Edge] = append(r.held[e.Edge], span{id: e.ID, begin: e.At, open: true})
+	case KindReleased:
+		release(r.held[e.Edge], e)
 	case KindReady:
 		r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
 	case KindKubeconfig:
@@ -206,14 +213,45 @@ func (r *record) readFetched(e Entry) {
 	}
 }
 
-func (r *record) readCarried(e Entry) {
-	r.carried = append(r.carried, e)
-	for _, s := range r.revoked[e.Edge] {
-		if s.open && e.At > s.begin+revokedFor {
-			r.find(RuleRevoked, e.At, "a request for %s arrived through %s, %s after its revocation", e.Cluster, e.Edge,
-				e.At-s.begin)
+// release ends what held up an edge. If packets were lost, they may come after as much time again, because TCP doubles
+// the interval of its attempts (RFC 6298, section 5.5).
+func release(held []span, e Entry) {
+	for i := range held {
+		if s := &held[i]; s.open && s.id == e.ID {
+			s.end, s.open = e.At, false
+			if e.Text != string(Freeze) {
+				s.end += e.At - s.begin
+			}
 		}
 	}
+}
+
+// checkCarried checks that no request has arrived through a revoked edge.
+func (r *record) checkCarried() {
+	for _, e := range r.carried {
+		for _, s := range r.revoked[e.Edge] {
+			if r.after(s, e.Edge, e.At) && (s.open || e.At < s.end) {
+				r.find(RuleRevoked, e.At, "a request for %s arrived through %s, %s after its revocation", e.Cluster, e.Edge,
+					e.At-s.begin)
+			}
+		}
+	}
+}
+
+// after reports whether an edge must carry nothing at a time, because it was revoked long before. What it received
+// earlier may be held up by a fault, or by several.
+func (r *record) after(revoked span, edge string, at time.Duration) bool {
+	last := revoked.begin + revokedFor
+	for _, s := range r.held[edge] {
+		switch {
+		case s.begin > last || !s.open && s.end < revoked.begin:
+		case s.open:
+			return false
+		default:
+			last = max(last, s.end+revokedFor)
+		}
+	}
+	return at > last
 }
 
 func (r *record) readStep(e Entry) {
@@ -279,7 +317,7 @@ func (r *record) checkAnswer(ask, answer Entry) {
 	}
 	carried := max(ask.At, answer.Last) // the edge carried something after this time
 	for _, s := range r.revoked[answer.Edge] {
-		if carried > s.begin+revokedFor && (s.open || answer.At < s.end) {
+		if r.after(s, answer.Edge, carried) && (s.open || answer.At < s.end) {
 			r.find(RuleRevoked, answer.At, "%s %s %s was carried by %s, %s after its revocation", ask.Client, ask.Cluster,
 				ask.Path, answer.Edge, carried-s.begin)
 		}

@@ -57,6 +57,15 @@ func (s story) text(step string, at, until time.Duration) story {
 	return s.add(Entry{At: at, Kind: KindStep, ID: id, Text: step}, Entry{At: until, Kind: KindDone, ID: id})
 }
 
+// held adds a fault that holds up an edge.
+func (s story) held(fault Action, at, until time.Duration) story {
+	id := int64(len(s))
+	held := Entry{At: at, Kind: KindHeld, ID: id, Edge: "10.0.0.1", Text: string(fault)}
+	released := held
+	released.At, released.Kind = until, KindReleased
+	return s.add(held, released)
+}
+
 // carried adds a request that arrives through an edge.
 func (s story) carried(at time.Duration, edge string) story {
 	return s.add(Entry{At: at, Kind: KindCarried, Cluster: "paris", Edge: edge})
@@ -361,6 +370,28 @@ var stories = map[string]struct {
 	},
 	"a request arrives through a revoked edge at first": {
 		in: begin().revoke(10*second).carried(14*second, "10.0.0.1").finish(),
+	},
+	"a revoked edge is frozen and forwards what it had before": {
+		in: begin().held(Freeze, 9*second, 20*second).revoke(10*second).carried(24*second, "10.0.0.1").finish(),
+	},
+	"a revoked edge is frozen and forwards something long after": {
+		in:   begin().held(Freeze, 9*second, 20*second).revoke(10*second).carried(26*second, "10.0.0.1").finish(),
+		want: []string{RuleRevoked},
+	},
+	"a revoked edge is frozen when its time is over": {
+		in:   begin().revoke(10*second).held(Freeze, 16*second, 20*second).carried(21*second, "10.0.0.1").finish(),
+		want: []string{RuleRevoked},
+	},
+	"a revoked edge was frozen before": {
+		in:   begin().held(Freeze, 2*second, 9*second).revoke(10*second).carried(16*second, "10.0.0.1").finish(),
+		want: []string{RuleRevoked},
+	},
+	"a revoked edge sends again what was lost": {
+		in: begin().held(Unplug, 10*second, 20*second).revoke(10*second).carried(34*second, "10.0.0.1").finish(),
+	},
+	"a revoked edge sends something long after its packets were lost": {
+		in:   begin().held(Unplug, 10*second, 20*second).revoke(10*second).carried(36*second, "10.0.0.1").finish(),
+		want: []string{RuleRevoked},
 	},
 	"a request arrives through a new edge in the place of a revoked one": {
 		in: begin().revoke(10*second).add(Entry{At: 12 * second, Kind: KindPlaced, Edge: "10.0.0.1"}).

@@ -25,11 +25,38 @@ import (
 
 // fault begins a fault, and returns what ends it. A fault of an edge whose Cluster is deleted has no effect.
 func (in *installation) fault(ctx context.Context, s Step) (end func() error, err error) {
+	released := in.hold(s)
 	end, err = in.start(ctx, s)
 	if errors.Is(err, errNoEdge) {
-		return nothing, nil
+		end, err = nothing, nil
 	}
-	return end, err
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		defer released()
+		return end()
+	}, nil
+}
+
+// hold records that a fault holds up what an edge has received, if it does. The edge may have been revoked before the
+// fault ends.
+func (in *installation) hold(s Step) (released func()) {
+	fields := strings.Split(s.Target, "/")
+	ofEnvoy := s.Action == Freeze && strings.HasSuffix(s.Target, "/envoy")
+	if in.members[fields[0]] == nil || !ofEnvoy && s.Action != Unplug && s.Action != Forget {
+		return func() {}
+	}
+	p, err := in.place(fields[0], fields[1])
+	if err != nil {
+		return func() {}
+	}
+	held := Entry{Kind: KindHeld, Edge: p.site.Address.String(), Text: string(s.Action)}
+	held.ID, _ = in.history.Begin(held)
+	return func() {
+		held.Kind = KindReleased
+		in.history.Add(held)
+	}
 }
 
 func (in *installation) start(ctx context.Context, s Step) (end func() error, err error) {

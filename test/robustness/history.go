@@ -39,6 +39,8 @@ const (
 	// KindCarried says that a request of a client has arrived at a workload apiserver through an edge that was revoked
 	// before, whether or not the client got an answer.
 	KindCarried Kind = "carried"
+	// KindHeld says that a fault, Text, holds up from now on what an edge has received, and KindReleased that it has ended.
+	KindHeld, KindReleased Kind = "held", "released"
 	// KindReady says that the condition Ready of a workload cluster's Tunnel has changed.
 	KindReady Kind = "ready"
 	// KindKubeconfig is a request with the kubeconfig that a workload cluster has in the end.
@@ -67,7 +69,7 @@ type Entry struct {
 	At   time.Duration `json:"at"` // since the begin of the run
 	Kind Kind          `json:"kind"`
 
-	// ID connects the begin and the end of a request, and of a step.
+	// ID connects the begin and the end of a request, of a step, and of what holds up an edge.
 	ID int64 `json:"id,omitempty"`
 	// Client is the kind of traffic; Final for the requests that decide whether everything works in the end.
 	Client  string `json:"client,omitempty"`
