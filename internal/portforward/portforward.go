@@ -18,8 +18,11 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
@@ -72,6 +75,28 @@ func Ready(ctx context.Context, o Options) (ready []*Pod, total int, err error) 
 		ready = append(ready, podOf(client, o.REST, pod.Namespace, pod.Name, portOf(o, pod)))
 	}
 	return ready, len(pods.Items), nil
+}
+
+// Permitted returns an error, for which apierrors.IsForbidden holds, if the user must not forward ports of a namespace's
+// Pods: the error of a port-forward itself has only the text of the apiserver's answer. It returns nil if that is not
+// known.
+func Permitted(ctx context.Context, config *rest.Config, namespace string) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil //nolint:nilerr // the port-forward will fail, too
+	}
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: "create", Resource: "pods", Subresource: "portforward", Namespace: namespace,
+		},
+	}}
+	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	if err != nil || answer.Status.Allowed {
+		return nil //nolint:nilerr // see above
+	}
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "pods/portforward"}, "", fmt.Errorf(
+		"you are not allowed to create pods/portforward in namespace %s", namespace,
+	))
 }
 
 // One returns a port of a Pod without reading the Pod. Whether it exists is reported by Dial.

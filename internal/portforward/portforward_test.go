@@ -3,6 +3,7 @@ package portforward
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/streaming/pkg/httpstream"
@@ -157,5 +159,29 @@ func (m *muted) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	default:
 		return m.Conn.Read(p)
+	}
+}
+
+// TestPermitted: only the apiserver's denial is a denial.
+func TestPermitted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer string
+		code   int
+		denied bool
+	}{
+		"allowed":   {answer: `{"status":{"allowed":true}}`, code: http.StatusCreated},
+		"denied":    {answer: `{"status":{"allowed":false}}`, code: http.StatusCreated, denied: true},
+		"not known": {answer: `{}`, code: http.StatusInternalServerError},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(tc.code)
+			_, _ = io.WriteString(w, tc.answer)
+		}))
+		err := Permitted(t.Context(), &rest.Config{Host: server.URL}, "fairlead-system")
+		server.Close()
+		if apierrors.IsForbidden(fmt.Errorf("wrapped: %w", err)) != tc.denied || err != nil != tc.denied {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }

@@ -11,10 +11,7 @@ import (
 	"sync"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/fairlead/fairlead/internal/portforward"
@@ -155,31 +152,10 @@ func (g *gateways) check(ctx context.Context) error {
 		}
 		errs = append(errs, err)
 	}
-	// The error of a port-forward has only the text of the apiserver's answer.
-	if denied := g.mayForward(ctx); denied != nil {
-		return denied
+	if err := portforward.Permitted(ctx, g.rest, g.namespace); err != nil {
+		return fmt.Errorf("the Role fairlead-proxy is missing: %w", err)
 	}
 	return errors.Join(errs...)
-}
-
-// mayForward returns an error if the user must not forward ports of the gateways. It returns nil if that is not known.
-func (g *gateways) mayForward(ctx context.Context) error {
-	c, err := kubernetes.NewForConfig(g.rest)
-	if err != nil {
-		return nil //nolint:nilerr // the caller has the error of the port-forward
-	}
-	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: "create", Resource: "pods", Subresource: "portforward", Namespace: g.namespace,
-		},
-	}}
-	answer, err := c.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-	if err != nil || answer.Status.Allowed {
-		return nil //nolint:nilerr // see above
-	}
-	return fmt.Errorf(
-		"you are not allowed to create pods/portforward in namespace %s: the Role fairlead-proxy allows it", g.namespace,
-	)
 }
 
 func dial(ctx context.Context, pod *portforward.Pod) (*portforward.Conn, error) {

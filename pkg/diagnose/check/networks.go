@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,7 +78,9 @@ func (v *visit) names(ctx context.Context) []string {
 	if t.OfCluster() {
 		return t.Status.Names
 	}
-	// An installation serves one tunnel domain, which xds-servers report with any answer.
+	// An installation serves one tunnel domain, which xds-servers report with any answer. One that hangs must leave time.
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
 	fleet, err := v.Servers.Observe(ctx, t.HeldID(), []string{t.HeldID()})
 	switch {
 	case err != nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -218,5 +219,31 @@ func TestAnswersOfServersAreMerged(t *testing.T) {
 	}
 	if len(f.Tunnels) != 2 || f.Servers[2].Err == nil {
 		t.Errorf("got %+v, %+v", f.Tunnels, f.Servers)
+	}
+}
+
+// TestAServerThatHangsTakesTheTimeOfOneCall: later calls need not wait for it as long as the first one.
+func TestAServerThatHangsTakesTheTimeOfOneCall(t *testing.T) {
+	t.Parallel()
+	hanging, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hanging.Close() // it accepts connections in its backlog, and never reads
+	servers, err := Connect(t.Context(), Options{Addresses: []string{serveEmpty(t), hanging.Addr().String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer servers.Close()
+	first, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := servers.Fleet(first); err != nil || first.Err() == nil {
+		t.Fatalf("got %v; it has waited until the end: %v", err, first.Err())
+	}
+	second, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	fleet, err := servers.Fleet(second)
+	if err != nil || second.Err() != nil || len(fleet.Silent()) != 1 {
+		t.Errorf("got %v and %v, %v", err, fleet.Silent(), second.Err())
 	}
 }

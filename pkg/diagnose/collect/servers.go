@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,6 +35,9 @@ const PortName = "inspect"
 const (
 	// callTime bounds a call whose context has no earlier deadline.
 	callTime = 30 * time.Second
+	// silentTime bounds a call of a server that did not answer the last one in time, so that it does not take the time of
+	// all following calls.
+	silentTime = time.Second
 	// maxMessage bounds one message. 30,000 Envoy clusters of a gateway with all details fit into it.
 	maxMessage = 64 << 20
 )
@@ -55,8 +59,9 @@ type Servers struct {
 
 // connection is one xds-server.
 type connection struct {
-	name string
-	conn *grpc.ClientConn
+	name   string
+	conn   *grpc.ClientConn
+	silent atomic.Bool // it did not answer the last call in time
 }
 
 // Connect finds the xds-servers. An unreachable server is not an error here: each query reports it. It is an error if
@@ -115,6 +120,9 @@ func findPods(ctx context.Context, o Options) ([]*portforward.Pod, error) {
 			total,
 		)
 	}
+	if err := portforward.Permitted(ctx, o.REST, namespace); err != nil {
+		return nil, fmt.Errorf("the Role fairlead-viewer is missing: %w", err)
+	}
 	return found, nil
 }
 
@@ -155,13 +163,26 @@ func (s *Servers) each(ctx context.Context, ask func(ctx context.Context, i int,
 	var asked sync.WaitGroup
 	for i, c := range s.all {
 		asked.Go(func() {
-			if err := ask(ctx, i, c); err != nil {
+			if err := c.ask(ctx, i, ask); err != nil {
 				errs[i] = fmt.Errorf("asking xds-server %s: %w", c.name, explain(err))
 			}
 		})
 	}
 	asked.Wait()
 	return errs
+}
+
+// ask makes one call.
+func (c *connection) ask(ctx context.Context, i int, ask func(context.Context, int, *connection) error) error {
+	limited := ctx
+	if c.silent.Load() {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, silentTime)
+		defer cancel()
+	}
+	err := ask(limited, i, c)
+	c.silent.Store(err != nil && errors.Is(limited.Err(), context.DeadlineExceeded))
+	return err
 }
 
 // answered returns nil if at least one server answered.
