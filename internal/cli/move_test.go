@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
+	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/kubetest"
 	agentedge "github.com/fairlead/fairlead/pkg/agent/edge"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -227,6 +228,19 @@ func takesUp(t *testing.T, p, to *person, key client.ObjectKey, args []string) {
 		}
 		return nil
 	})
+	var gateways []v1alpha1.EdgeGatewayStatus
+	machine := func(change func(*v1alpha1.EdgeStatus)) {
+		setStatus(t, p, key, func(s *v1alpha1.TunnelStatus) {
+			change(&s.Edges[slices.IndexFunc(s.Edges, func(e v1alpha1.EdgeStatus) bool { return e.Host == "machine" })])
+		})
+	}
+	machine(func(e *v1alpha1.EdgeStatus) { gateways, e.Gateways = e.Gateways, nil })
+	select {
+	case err := <-ended:
+		t.Fatalf("an edge that is away for a moment is no longer waited for: %v", err)
+	case <-time.After(4 * management.PollInterval):
+	}
+	machine(func(e *v1alpha1.EdgeStatus) { e.Gateways = gateways })
 	setStatus(t, to, key, func(s *v1alpha1.TunnelStatus) { s.Edges = append(s.Edges, on("machine")) })
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -16,12 +16,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/observed"
 )
 
-// connectedEdges are those that carry a tunnel: what counts in a move. One that is away gets the new address by hand
-// when it comes back.
-func connectedEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
-	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool { return !e.HasTunnel() })
-}
-
 // enrolledEdges are those that hold a certificate.
 func enrolledEdges(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
 	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool { return !e.HoldsCertificate(now) })
@@ -48,7 +42,18 @@ func unmatched(edges, others []observed.Edge) []observed.Edge {
 	})
 }
 
-// edges are those that are connected here, and which of them are not enrolled there.
+// carriers are the edges of a Tunnel that carry a tunnel or have done so since the command began: one that is away for a
+// moment, such as for its restart, would lose its tunnel in a move, too, unless it was revoked or its certificate has
+// ended. One that has been away since before gets the new address by hand when it comes back.
+func (m *move) carriers(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
+	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool {
+		key := t.Name + "/" + e.Node
+		m.seen[key] = m.seen[key] || e.HasTunnel()
+		return !e.HasTunnel() && !(m.seen[key] && e.HoldsCertificate(now))
+	})
+}
+
+// edges are those that carry a tunnel here, and which of them are not enrolled there.
 func (m *move) edges(ctx context.Context) (connected, missing []observed.Edge, err error) {
 	var here, there v1alpha1.Tunnel
 	if err := m.from.Get(ctx, m.key, &here); err != nil {
@@ -57,7 +62,7 @@ func (m *move) edges(ctx context.Context) (connected, missing []observed.Edge, e
 	if err := m.to.Get(ctx, m.target, &there); err != nil {
 		return nil, nil, fmt.Errorf("reading Tunnel in the target: %w", err)
 	}
-	connected = connectedEdges(&here, time.Now())
+	connected = m.carriers(&here, time.Now())
 	return connected, unmatched(connected, enrolledEdges(&there, time.Now())), nil
 }
 

@@ -122,6 +122,7 @@ type move struct {
 	cluster  client.ObjectKey // at the source
 	key      client.ObjectKey // of the Tunnel at the source
 	target   client.ObjectKey // of the Tunnel at the target
+	seen     map[string]bool  // see carriers; shared by all Tunnels of the Cluster
 }
 
 func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
@@ -141,7 +142,7 @@ func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 	}
 	key := client.ObjectKey{Namespace: namespace, Name: cluster}
 	return &move{
-		flags: f, out: out, from: from, to: to, cluster: key, key: key,
+		flags: f, out: out, from: from, to: to, cluster: key, key: key, seen: map[string]bool{},
 		target: client.ObjectKey{Namespace: f.to.Namespace, Name: cluster},
 	}, nil
 }
@@ -220,7 +221,7 @@ func (m *move) sources(ctx context.Context) (connected []v1alpha1.Tunnel, err er
 			return nil, fmt.Errorf(
 				"the Tunnel %s is not served: %s", client.ObjectKeyFromObject(tunnel), acceptedMessage(tunnel),
 			)
-		case len(connectedEdges(tunnel, time.Now())) == 0:
+		case len(m.carriers(tunnel, time.Now())) == 0:
 			idle = append(idle, tunnel.Name)
 			continue
 		}
