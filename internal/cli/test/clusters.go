@@ -3,6 +3,7 @@ package test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/cli/proxy"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 	"github.com/fairlead/fairlead/pkg/diagnose/traffic"
 	"github.com/fairlead/fairlead/pkg/observed"
@@ -135,6 +137,27 @@ func (t *tester) edges(ctx context.Context, w *ways) (all []check.Result) {
 		default:
 			r.Status = check.OK
 			r.Detail = fmt.Sprintf("%s: %s answers; %d tunnels carry requests", p.Node, p.APIServer.Address, tunnels[p.Node])
+		}
+		all = append(all, r)
+	}
+	return append(all, unreported(w.tunnel, probes)...)
+}
+
+// unreported returns a result for each edge on record that reports to no xds-server which answered. Its Envoy may carry
+// requests of clients nevertheless.
+func unreported(t *v1alpha1.Tunnel, probes []collect.EdgeProbe) (all []check.Result) {
+	for _, e := range observed.Recorded(t, time.Now()) {
+		if !e.LetIn() || slices.ContainsFunc(probes, func(p collect.EdgeProbe) bool { return p.Node == e.Node }) {
+			continue
+		}
+		r := check.Result{
+			ID: testEdge, Title: "edge " + e.Node, Status: check.Warning,
+			Detail: e.Node + ": it reports to no xds-server that answered",
+			Cause:  "its machine or its agent does not run, or it reaches no xds-server",
+			Cure:   "see its log, or `fairlead edge revoke " + e.Node + "` if it will not return",
+		}
+		if e.HasTunnel() {
+			r.Status = check.Unknown
 		}
 		all = append(all, r)
 	}
