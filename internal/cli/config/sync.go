@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/observed"
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
@@ -170,6 +171,9 @@ func readSync(
 	return syncSnapshot{rows, stateOf(record, nodes), failed}, nil
 }
 
+// streamTime is how long a node that reports may be without a stream of configuration, which it opens at the same time.
+const streamTime = 10 * time.Second
+
 // syncRows returns the rows of all nodes, nodes with problems first.
 func syncRows(
 	fleet collect.Fleet, nodes []collect.Node, doubt bool, clusters map[string]string, now time.Time,
@@ -180,21 +184,26 @@ func syncRows(
 		there[nodes[i].Name] = true
 		rows = append(rows, nodeRows(&nodes[i], clusters, now)...)
 	}
-	away := func(name string, role model.Role, id, server string, since time.Time) {
+	away := func(name string, role model.Role, id, server string, connected bool, since time.Time) {
 		if there[name] {
 			return
 		}
-		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server, Since: pointer(since)}
+		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server}
 		row.Status, row.Message = unreported(doubt)
+		row.Since = pointer(observed.DisconnectedSince(connected, since))
+		if connected && !doubt && now.Sub(since) > streamTime {
+			row.Status, row.Message = string(collect.Stale), "it reports, but gets no configuration"
+			row.Since = pointer(since)
+		}
 		rows = append(rows, row)
 	}
 	for _, g := range fleet.Gateways {
 		if g.Installed {
-			away(g.Name, model.RoleGateway, "", g.Server, g.DisconnectedSince())
+			away(g.Name, model.RoleGateway, "", g.Server, g.Connected, g.Since)
 		}
 	}
 	for _, e := range fleet.Edges {
-		away(e.Node, model.RoleEdge, e.ID, e.Server, e.DisconnectedSince())
+		away(e.Node, model.RoleEdge, e.ID, e.Server, e.Connected, e.Since)
 	}
 	slices.SortStableFunc(rows, func(a, b syncRow) int {
 		return cmp.Or(

@@ -57,6 +57,10 @@ func TestApplied(t *testing.T) {
 			first: "STALE",
 		},
 		{
+			name:  "an edge that reports and has no stream of configuration",
+			fleet: collect.Fleet{Edges: []observed.Edge{{Node: "edge-a", Connected: true, Since: ended}}}, first: "STALE",
+		},
+		{
 			name:  "a gateway of the installation that is not connected",
 			fleet: collect.Fleet{Gateways: []collect.Gateway{{Name: "gateway-0", Installed: true, Since: ended}}},
 			first: disconnected,
@@ -87,5 +91,15 @@ func TestApplied(t *testing.T) {
 				t.Errorf("applied is %t, want %t: %+v", got, tc.applied, rows)
 			}
 		})
+	}
+}
+
+// TestAnEdgeThatHasJustConnected: the stream of configuration follows that of reports.
+func TestAnEdgeThatHasJustConnected(t *testing.T) {
+	now := time.Now()
+	fleet := collect.Fleet{Edges: []observed.Edge{{Node: "edge-a", Connected: true, Since: now}}}
+	rows := syncRows(fleet, nil, false, nil, now)
+	if snapshot := (syncSnapshot{rows: rows}); len(rows) != 1 || !snapshot.applied() {
+		t.Errorf("got %+v", rows)
 	}
 }
