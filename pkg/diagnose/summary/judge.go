@@ -19,6 +19,9 @@ const (
 	newFor = time.Hour
 	// controllerTime is how long the controller may take to process a new object.
 	controllerTime = time.Minute
+	// recordTime is after how long without a word the record of a connected edge proves nothing: the controller writes
+	// every few minutes that it is connected.
+	recordTime = 30 * time.Minute
 	// leafSoon is when a connected edge should have renewed long ago: leaves live for a day and are renewed when eight
 	// hours are left.
 	leafSoon = 2 * time.Hour
@@ -55,7 +58,7 @@ func (r *Row) note(weight Health, reason string, since time.Time, format string,
 func (r *Row) judge(cluster *clusterv1.Cluster, t *v1alpha1.Tunnel, now time.Time) {
 	r.judgeObjects(cluster, t)
 	r.judgeConditions(t, now)
-	r.judgeEdges()
+	r.judgeEdges(now)
 	r.judgeExpiries(now)
 	r.conclude()
 }
@@ -167,7 +170,7 @@ func weigh(c *metav1.Condition, t *v1alpha1.Tunnel, now time.Time) Health {
 	return Broken
 }
 
-func (r *Row) judgeEdges() {
+func (r *Row) judgeEdges(now time.Time) {
 	for i := range r.Edges {
 		e := &r.Edges[i]
 		name := e.Node
@@ -192,6 +195,12 @@ func (r *Row) judgeEdges() {
 		case e.HasTunnel() && e.Health() == observed.Unhealthy && r.healthy():
 			r.note(
 				Warning, ReasonAPIServerUnwell, time.Time{}, "edge %s does not reach its apiserver: %s", name, e.APIServer.Message,
+			)
+		}
+		if e.HasTunnel() && !r.has(ReasonNotLookedAt) && !e.LastSeen.IsZero() && now.Sub(e.LastSeen) > recordTime {
+			r.note(
+				Unknown, ReasonNotLookedAt, e.LastSeen, "the last record of edge %s is of %s: check that the controller and the "+
+					"xds-servers run", name, e.LastSeen.UTC().Format(time.RFC3339),
 			)
 		}
 		if e.LastError != "" {

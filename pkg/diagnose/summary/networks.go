@@ -118,7 +118,7 @@ func buildNetwork(n *v1alpha1.RemoteNetwork, t *v1alpha1.Tunnel, live *Live, now
 	if r.judgeAccepted("RemoteNetwork", n, now) {
 		r.judgeUse(n.CreationTimestamp.Time, now)
 	}
-	r.judgeEdges()
+	r.judgeEdges(now)
 	r.judgeExpiries(now)
 	r.conclude()
 	return r
@@ -141,7 +141,7 @@ func buildEgress(cluster *Row, t *v1alpha1.Tunnel, live *Live, now time.Time) Ro
 	if r.judgeAccepted("Tunnel", t, now) {
 		r.judgeUse(t.CreationTimestamp.Time, now)
 	}
-	r.judgeEdges()
+	r.judgeEdges(now)
 	r.judgeExpiries(now)
 	r.conclude()
 	return r

@@ -182,6 +182,20 @@ func TestHealth(t *testing.T) {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) { t.Status = v1alpha1.TunnelStatus{} }, summary.Unknown,
 			[]string{summary.ReasonNotLookedAt},
 		},
+		"a controller that no longer runs": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+				for i := range t.Status.Edges {
+					t.Status.Edges[i].LastSeen = ptr.To(at(-3 * time.Hour))
+				}
+			}, summary.Unknown, []string{summary.ReasonNotLookedAt},
+		},
+		"edges that were seen a while ago": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+				for i := range t.Status.Edges {
+					t.Status.Edges[i].LastSeen = ptr.To(at(-6 * time.Minute))
+				}
+			}, summary.OK, nil,
+		},
 		"a network of one's own": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Spec.Kubeconfig.Mode, t.Status.Edges = v1alpha1.KubeconfigModeAddress, nil
 			t.Status.Conditions = []metav1.Condition{
