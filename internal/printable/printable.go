@@ -9,7 +9,7 @@ import (
 )
 
 // Text returns the first characters of a text, at most that many bytes. Characters that are not printable, or not
-// UTF-8, are replaced by spaces.
+// UTF-8, are replaced by spaces. What is cut off is not kept in memory.
 func Text(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -24,5 +24,5 @@ func Text(text string, most int) string {
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
-	return text[:end]
+	return strings.Clone(text[:end])
 }

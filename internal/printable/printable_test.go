@@ -1,6 +1,7 @@
 package printable
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -19,6 +20,23 @@ func TestText(t *testing.T) {
 		if got := Text(in, 20); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
+	}
+}
+
+// TestTextKeepsNothingElse: a bounded text of an outsider must not keep the memory of the whole text.
+func TestTextKeepsNothingElse(t *testing.T) {
+	const texts, long = 64, 1 << 20
+	var kept []string
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for range texts {
+		kept = append(kept, Text(strings.Repeat("x", long), 64))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 8*long {
+		t.Errorf("%d texts keep %d bytes", len(kept), grown)
 	}
 }
 
