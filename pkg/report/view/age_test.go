@@ -21,6 +21,13 @@ func TestAge(t *testing.T) {
 		"it is back, and has not sent everything": {steps: whole + "5 a lost\n 8 a began", at: 10, want: 5 * time.Second},
 		"it is followed again":                    {steps: whole + "5 a lost\n 8 a began\n 9 a synced", at: 10},
 		"a lost server is no longer in DNS":       {steps: whole + "5 a lost\n 8 list b\n 8 b began\n 9 b synced", at: 10},
+		"its state no longer counts": {
+			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 81 tick", at: 100, want: 80 * time.Second,
+		},
+		"its next stream ends before it has sent everything": {
+			steps: whole + "2 list a b\n 2 b began\n 3 b synced\n 20 a lost\n 81 tick\n 90 a began\n 95 a lost", at: 100,
+			want: 80 * time.Second,
+		},
 	} {
 		f := newFleet(report.DefaultTimes)
 		script{t, f}.run(tc.steps)

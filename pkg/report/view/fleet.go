@@ -14,6 +14,7 @@ type fleet struct {
 	times   report.Times
 	servers map[string]*server
 	synced  time.Time // when a server was synced for the first time; zero: none was
+	thawed  time.Time // when a server was synced again after a time in which none was
 	started bool      // enough servers were asked for a conclusion
 
 	merged map[string]gatewayStatus   // by gateway
@@ -95,6 +96,9 @@ func (f *fleet) streamEnded(address string, now time.Time) {
 	if s.lostAt.IsZero() { // otherwise it was back, and not synced
 		s.lostAt = now
 	}
+	if s.behind.IsZero() {
+		s.behind = now
+	}
 	f.tick(now)
 }
 
@@ -166,7 +170,10 @@ func (f *fleet) sync(s *server, now time.Time) {
 	for _, id := range s.discardStale() {
 		f.ids[id] = true
 	}
-	s.synced, s.lostAt = true, time.Time{}
+	if f.frozen() {
+		f.thawed = now
+	}
+	s.synced, s.lostAt, s.behind = true, time.Time{}, time.Time{}
 	if f.synced.IsZero() {
 		f.synced = now
 	}
@@ -202,9 +209,14 @@ func (f *fleet) tick(now time.Time) {
 	f.summarize(now)
 }
 
-// holds returns whether the state of a server that is away still counts.
+// holds returns whether the state of a server that is away still counts. The time in which no server was synced is not
+// part of its absence.
 func (f *fleet) holds(s *server, now time.Time) bool {
-	away := now.Sub(s.lostAt)
+	from := s.lostAt
+	if f.thawed.After(from) {
+		from = f.thawed
+	}
+	away := now.Sub(from)
 	if away > f.times.Hold {
 		return false
 	}

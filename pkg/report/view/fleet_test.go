@@ -176,6 +176,18 @@ func TestFleet(t *testing.T) {
 		"the only server goes away, and time stands still": {
 			steps: whole + "2 a lost\n 1000 tick", want: "unknown g0,g1; e1+ g0=2 g1=2",
 		},
+		"both go away, and the first that is back waits for the other": {
+			steps: "0 list a b\n 0 a began\n 0 a gateway g0 up\n 0 a synced\n 0 b began\n 0 b count g1 e1 2\n" +
+				"0 b gateway g1 up\n 0 b edge e1 up\n 0 b synced\n 20 a lost\n 20 b lost\n 100 a began\n" +
+				"100 a gateway g0 up\n 100 a synced",
+			want: "unknown g0; e1+ g1=2",
+		},
+		"but not for ever": {
+			steps: "0 list a b\n 0 a began\n 0 a gateway g0 up\n 0 a synced\n 0 b began\n 0 b count g1 e1 2\n" +
+				"0 b gateway g1 up\n 0 b edge e1 up\n 0 b synced\n 20 a lost\n 20 b lost\n 100 a began\n" +
+				"100 a gateway g0 up\n 100 a synced\n 200 tick",
+			want: "known g0; e1 g1=2?",
+		},
 		"it reconnected, and has not sent all reports": {
 			steps: whole + "2 a lost\n 300 a began\n 301 a count g0 e1 1\n 301 a gateway g0 up",
 			want:  "unknown g0,g1; e1+ g0=1 g1=2",

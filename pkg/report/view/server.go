@@ -18,7 +18,8 @@ type server struct {
 	added      time.Time // when it was listed first
 	streaming  bool
 	synced     bool      // the stream has sent its whole state
-	lostAt     time.Time // when the last synced stream ended; zero: there is one
+	lostAt     time.Time // when the last synced stream ended; zero: there is one, or its state no longer counts
+	behind     time.Time // since when it has not been synced; zero: it is, or never was
 	generation int       // of the stream
 	offset     time.Duration
 

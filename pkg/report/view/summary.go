@@ -36,7 +36,7 @@ func (f *fleet) summarize(now time.Time) {
 // are synced.
 func (f *fleet) age(now time.Time) (longest time.Duration) {
 	for _, s := range f.servers {
-		since := s.lostAt
+		since := s.behind
 		if since.IsZero() {
 			since = s.added
 		}
