@@ -50,6 +50,25 @@ func TestTheRecordOfEndedTunnels(t *testing.T) {
 	b.awaitEnded(t, map[string]time.Time{})
 }
 
+// TestAnIDThatLivesAgainHasNotEndedWhenEdgesAreLetIn: its edges would take the denial for final.
+func TestAnIDThatLivesAgainHasNotEndedWhenEdgesAreLetIn(t *testing.T) {
+	b := newBed(t)
+	until := time.Date(2027, time.March, 1, 12, 0, 0, 0, time.UTC)
+	record := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: v1alpha1.EndedTunnelsConfigMapName},
+		Data:       map[string]string{id("a"): until.Format(time.RFC3339), id("b"): until.Format(time.RFC3339)},
+	}
+	if err := b.Create(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	b.pair(t, "c1", "a")
+	b.run(t)
+	b.first(t, map[string][]string{"c1": none})
+	if diff := cmp.Diff(map[string]time.Time{id("b"): until}, b.ended); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestWithoutARecordNothingHasEnded(t *testing.T) {
 	b := newBed(t)
 	other := &corev1.ConfigMap{

@@ -320,10 +320,10 @@ func (b *bed) take(t *testing.T, u update) {
 // first waits for the first updates: the ended tunnels, and then all workload clusters.
 func (b *bed) first(t *testing.T, want map[string][]string) {
 	t.Helper()
-	for _, all := range []bool{false, true} {
+	for all := false; !all; {
 		select {
 		case u := <-b.updates:
-			if u.all != all || (u.ended != nil) == all {
+			if all = u.all; all && b.ended == nil || !all && u.ended == nil {
 				t.Fatalf("got %+v first, want the record of ended tunnels, and then all workload clusters", u)
 			}
 			b.take(t, u)

@@ -91,16 +91,21 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 }
 
 // markJoining marks the gateways that have joined since all of them were ready last. settled are the names of those, or
-// nil before the first time, when none is marked; markJoining returns the next value. A gateway is ready when it has
-// the tunnels that are assigned to it.
+// nil before the first time; markJoining returns the next value. A gateway is ready when it has the tunnels that are
+// assigned to it. The first time, the first ones count as settled, as many as are ready: Pods are added at the end, and
+// a gateway that is wrongly marked costs only more tunnels. If none is ready, the installation is new, and none is
+// marked.
 func markJoining(set *appsv1.StatefulSet, gateways []model.Gateway, settled map[string]bool) map[string]bool {
 	all := int(set.Status.ReadyReplicas) >= len(gateways)
 	if all || settled == nil {
-		settled = make(map[string]bool, len(gateways))
-		for _, g := range gateways {
+		those := gateways
+		if ready := int(set.Status.ReadyReplicas); !all && ready > 0 {
+			those = gateways[:ready]
+		}
+		settled = make(map[string]bool, len(those))
+		for _, g := range those {
 			settled[g.Name] = true
 		}
-		return settled
 	}
 	for i := range gateways {
 		gateways[i].Joining = !settled[gateways[i].Name]

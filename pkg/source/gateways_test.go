@@ -58,7 +58,7 @@ func TestGatewaysThatJoinOrLeave(t *testing.T) {
 		spec, replicas, ready  int32
 		want, joining, leaving string
 	}{
-		{"the first ones", 2, 2, 1, "gateway-0 gateway-1", "", ""},
+		{"the first ones", 2, 2, 0, "gateway-0 gateway-1", "", ""},
 		{"all are ready", 2, 2, 2, "gateway-0 gateway-1", "", ""},
 		{"one more is requested", 3, 2, 2, "gateway-0 gateway-1 gateway-2", "gateway-2", ""},
 		{"it exists, and another one restarts", 3, 3, 1, "gateway-0 gateway-1 gateway-2", "gateway-2", ""},
@@ -92,6 +92,26 @@ func TestGatewaysThatJoinOrLeave(t *testing.T) {
 		}
 		if got := namesOf(leaving); got != step.leaving {
 			t.Errorf("%s: %q leaves, want %q", step.what, got, step.leaving)
+		}
+	}
+}
+
+// TestGatewaysThatJoinDuringAStart: an xds-server that starts while gateways join must not let edges drop their tunnels
+// to those that are there.
+func TestGatewaysThatJoinDuringAStart(t *testing.T) {
+	set := newSet("fairlead-system", 9)
+	set.Status.Replicas, set.Status.ReadyReplicas = 9, 3
+	var settled map[string]bool
+	for range 2 {
+		gateways, err := source.Gateways(set, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		settled = source.MarkJoining(set, gateways, settled)
+		for i, g := range gateways {
+			if g.Joining != (i >= 3) {
+				t.Errorf("%s: joining is %t", g.Name, g.Joining)
+			}
 		}
 	}
 }

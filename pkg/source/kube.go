@@ -364,11 +364,13 @@ func (k *Kube) replace(ctx context.Context) error {
 			served++
 		}
 	}
+	if len(k.recorded) > 0 { // before edges are let in: an id on record may live again
+		if err := k.publishEnded(ctx); err != nil {
+			return err
+		}
+	}
 	k.Publisher.Replace(all)
 	k.Log.Info("all objects read", "tunnels", len(tunnels.Items), "served", served)
-	if len(k.recorded) > 0 {
-		return k.publishEnded(ctx)
-	}
 	return nil
 }
 
