@@ -48,16 +48,16 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	gateways = slices.Clone(gateways)
-	if s.inst.GatewaysPerTunnel == 0 { // every edge dials all of them, whether they join or leave
-		for i := range gateways {
-			gateways[i].Joining, gateways[i].Leaving = false, false
-		}
-	}
 	if len(gateways) == 0 || slices.Equal(gateways, s.inst.Gateways) {
 		return
 	}
-	zonesOnly := slices.EqualFunc(gateways, s.inst.Gateways, func(a, b model.Gateway) bool { // nothing for edges
+	// Edges need neither zones nor, if every edge dials all gateways by each profile, what joins or leaves.
+	each := max(s.inst.GatewaysPerTunnel, s.profiles.current.inst.GatewaysPerTunnel, s.profiles.next.inst.GatewaysPerTunnel)
+	nothingForEdges := slices.EqualFunc(gateways, s.inst.Gateways, func(a, b model.Gateway) bool {
 		a.Zone, b.Zone = "", ""
+		if each == 0 {
+			a.Joining, a.Leaving, b.Joining, b.Leaving = false, false, false, false
+		}
 		return a == b
 	})
 	s.mu.Lock()
@@ -72,7 +72,7 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 	s.send(changes)
 	s.setVariants()
 	s.relisten()
-	if !zonesOnly {
+	if !nothingForEdges {
 		s.mu.Lock()
 		for e := range s.edges {
 			s.outdated.waiting[e] = true
