@@ -484,7 +484,7 @@ func (p *networkParts) readTargets(d model.TunnelDomain, f NetworkFacts) {
 			p.refuse(field+".address", t.Address, "it is no address", "give an IP address or a DNS name, and a port")
 		case neverDialled(address.Host):
 			p.refuseAs(model.NeverDial, field+".address", t.Address, neverProblem, "remove it")
-		case slices.ContainsFunc(f.Gateways, func(a netip.Addr) bool { return a.Unmap().String() == address.Host }):
+		case slices.ContainsFunc(f.Gateways, func(a netip.Addr) bool { return isAddress(address.Host, a) }):
 			p.refuseAs(
 				model.HasGateway, field+".address", t.Address,
 				"it is the address of a gateway, which edges dial outside of the network", "remove it",
@@ -519,6 +519,12 @@ func neverDialled(host string) bool {
 		return host == "localhost" || strings.HasSuffix(host, ".localhost")
 	}
 	return model.IsNeverDialled(address)
+}
+
+// isAddress reports whether a host is an address, in any spelling.
+func isAddress(host string, address netip.Addr) bool {
+	parsed, err := netip.ParseAddr(host)
+	return err == nil && parsed.Unmap() == address.Unmap()
 }
 
 // recordNetwork returns the record of what is granted to a network.

@@ -153,8 +153,9 @@ func TestTargetsOfANetwork(t *testing.T) {
 		{Name: strings.Repeat("x", 64), Address: "10.1.0.7"},
 		{Name: "bad", Address: "a b"},
 		{Name: "gateway", Address: "192.0.2.1"},
+		{Name: "gateway-6", Address: "2001:db8:0:0::1"},
 	}
-	c.Network.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	c.Network.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	var names decision.Names
 	r := names.Decide(domain, c)
 	want := []model.Target{
@@ -169,7 +170,7 @@ func TestTargetsOfANetwork(t *testing.T) {
 		kinds = append(kinds, e.Kind)
 	}
 	never, invalid := model.NeverDial, model.Invalid
-	refused := []model.FieldErrorKind{never, never, never, never, invalid, invalid, invalid, model.HasGateway}
+	refused := []model.FieldErrorKind{never, never, never, never, invalid, invalid, invalid, model.HasGateway, model.HasGateway}
 	if !slices.Equal(kinds, refused) {
 		t.Errorf("refused: %v", r.Refused)
 	}
