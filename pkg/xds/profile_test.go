@@ -185,6 +185,33 @@ func TestGatewaysOfBothProfilesGetNewReplicas(t *testing.T) {
 	}
 }
 
+// TestGatewaysJoinByTheProfileThatIsServed: a rollout to tunnels to each gateway is stopped, so edges are still served
+// one gateway each, and keep it until the one that takes over is there.
+func TestGatewaysJoinByTheProfileThatIsServed(t *testing.T) {
+	served := inst
+	served.GatewaysPerTunnel = 1
+	b := newBedOf(t, inst)
+	b.SetRollout(&rollout.Record{Current: profileOf(served), Next: profileOf(inst), Phase: rollout.PhaseStopped})
+	c1 := workload("c1")
+	b.Replace([]model.WorkloadCluster{c1})
+	listeners := func() map[string]string { return b.envoy(t, edgeOf(c1)).fetch(t, lds) }
+	before := listeners()
+	gateways := replicas(8)
+	for i := range gateways {
+		gateways[i].Joining = i >= len(inst.Gateways)
+	}
+	b.SetGateways(gateways)
+	after := listeners()
+	if len(after) <= len(before) {
+		t.Fatalf("no gateway that joins takes over, so the test says nothing: %v, before %v", after, before)
+	}
+	for name := range before {
+		if after[name] == "" {
+			t.Errorf("the edge has lost %s before the gateway that takes over is there: %v", name, after)
+		}
+	}
+}
+
 // TestSharedResourcesOfGatewaysAreEqualInEveryProfile checks the precondition of the one feed of all gateways: profiles
 // may change the contents of an Envoy cluster of GatewayClusters, but neither the names nor anything about a tunnel.
 func TestSharedResourcesOfGatewaysAreEqualInEveryProfile(t *testing.T) {
