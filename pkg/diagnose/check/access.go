@@ -218,8 +218,7 @@ func (v *visit) otherMode() string {
 		"use a mode that accepts every certificate: kubectl -n %s patch tunnel %s --type=merge -p "+
 			"'{\"spec\":{\"kubeconfig\":{\"mode\":\"connect\"}}}' (mode auto chooses connect here), or add the name to the "+
 			"apiserver's certificate (kubeadm: certSANs)",
-		v.key.Namespace,
-		v.key.Name,
+		v.key.Namespace, v.key.Name,
 	)
 }
 

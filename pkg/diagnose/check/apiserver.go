@@ -95,6 +95,7 @@ func (v *visit) atAPIServer(ctx context.Context) (all []observed.Edge, late stri
 func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 	var healthy []string
 	var ill, first *observed.Edge
+	var certificate *finding
 	for _, e := range edges {
 		switch health := e.Health(); {
 		case health == observed.HealthUnknown:
@@ -102,6 +103,9 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 			healthy = append(healthy, e.Node)
 			if first == nil {
 				first = &e
+			}
+			if f, faulty := v.servingCertificate(e.APIServer); faulty && (certificate == nil || f.status == Broken) {
+				certificate = &f // each edge may have an apiserver of its own
 			}
 		case ill == nil:
 			ill = &e
@@ -112,25 +116,10 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 		return skipped("no connected edge has reported")
 	case first == nil:
 		return v.unreachable(ill)
+	case certificate != nil:
+		return *certificate
 	}
 	a := first.APIServer
-	name := v.verified()
-	if name != "" && len(a.CertificateNames) > 0 && !kubeconfig.Covered([][]string{a.CertificateNames}, name) {
-		return broken(
-			fmt.Sprintf(
-				"the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s", a.Address, name,
-				strings.Join(a.CertificateNames, ", "),
-			),
-			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" requires that name in the certificate (SAN)",
-			v.otherMode(),
-		)
-	}
-	if !a.CertificateEnd.IsZero() && a.CertificateEnd.Sub(v.now()) < time.Hour {
-		return warning(
-			fmt.Sprintf("the serving certificate of %s expires at %s", a.Address, utc(a.CertificateEnd)), "it was not renewed",
-			"renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane",
-		)
-	}
 	detail := fmt.Sprintf("%s reaches %s", strings.Join(healthy, ", "), a.Address)
 	if a.Version != "" {
 		detail += ", " + a.Version
@@ -140,6 +129,24 @@ func (v *visit) judgeAPIServer(edges []observed.Edge) finding {
 		return warning(detail+"; "+f.detail, f.cause, f.cure)
 	}
 	return ok("%s", detail)
+}
+
+// servingCertificate returns the fault of a healthy apiserver's certificate, if it has one.
+func (v *visit) servingCertificate(a *observed.APIServer) (f finding, faulty bool) {
+	name := v.verified()
+	if name != "" && len(a.CertificateNames) > 0 && !kubeconfig.Covered([][]string{a.CertificateNames}, name) {
+		return broken(
+			fmt.Sprintf(
+				"the serving certificate of %s lacks the name %s that the kubeconfig verifies; it has %s", a.Address, name,
+				strings.Join(a.CertificateNames, ", "),
+			),
+			"mode "+string(v.tunnel.Status.Kubeconfig.Mode)+" requires that name in the certificate (SAN)", v.otherMode(),
+		), true
+	}
+	return warning(
+		fmt.Sprintf("the serving certificate of %s expires at %s", a.Address, utc(a.CertificateEnd)), "it was not renewed",
+		"renew it on the control-plane machine: kubeadm certs renew apiserver, or a rollout of the control plane",
+	), !a.CertificateEnd.IsZero() && a.CertificateEnd.Sub(v.now()) < time.Hour
 }
 
 // verified returns the name that clients of the kubeconfig verify; empty: not known.

@@ -3,9 +3,12 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
@@ -115,6 +118,36 @@ func TestACurrentProbeOutranksAnEarlierReport(t *testing.T) {
 				t.Errorf("got %+v, unreached %t", f, v.unreached)
 			}
 		})
+	}
+}
+
+// TestTheCertificateOfEachAPIServer: each edge may have an apiserver of its own, and clients reach any of them.
+func TestTheCertificateOfEachAPIServer(t *testing.T) {
+	well := observed.APIServer{
+		Address: "a:6443", Healthy: true, CertificateEnd: noon.Add(24 * time.Hour), CertificateNames: []string{"c1.test"},
+	}
+	ends, other := well, well
+	ends.Address, ends.CertificateEnd = "b:6443", noon.Add(time.Minute)
+	other.Address, other.CertificateNames = "c:6443", []string{"kubernetes"}
+	for name, tc := range map[string]struct {
+		all  []*observed.APIServer
+		want Status
+		says string
+	}{
+		"both are right":                  {[]*observed.APIServer{&well, &well}, OK, "e1, e2 reaches a:6443"},
+		"the second one ends soon":        {[]*observed.APIServer{&well, &ends}, Warning, "b:6443 expires"},
+		"the second one lacks the name":   {[]*observed.APIServer{&well, &other}, Broken, "c:6443 lacks the name c1.test"},
+		"the worst fault is that of both": {[]*observed.APIServer{&ends, &other}, Broken, "c:6443 lacks the name c1.test"},
+	} {
+		var edges []observed.Edge
+		for i, a := range tc.all {
+			edges = append(edges, observed.Edge{Node: fmt.Sprintf("e%d", i+1), Connected: true, APIServer: a})
+		}
+		v := visitOf(&collect.Fleet{})
+		v.config = &rest.Config{Host: "https://c1.test:6443"}
+		if f := v.judgeAPIServer(edges); f.status != tc.want || !strings.Contains(f.detail, tc.says) {
+			t.Errorf("%s: got %+v", name, f)
+		}
 	}
 }
 

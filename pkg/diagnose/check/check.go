@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 // Status is the result of a hop.
@@ -144,6 +146,16 @@ func (r *Report) Deciding() *Result {
 type Network interface {
 	Lookup(ctx context.Context, host string) ([]netip.Addr, error)
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Servers queries the xds-servers for one workload cluster. *collect.Servers implements it.
+type Servers interface {
+	// Observe returns what they report of the tunnel with an id, and of the Envoy clusters with these names. The error
+	// means that no server answered; if only some did not, that is in the Fleet.
+	Observe(ctx context.Context, id string, names []string) (collect.Fleet, error)
+	// ProbeAPIServers makes the edges of that tunnel probe their apiserver now, and returns the results of the connected
+	// ones. The error means that no server answered.
+	ProbeAPIServers(ctx context.Context, id string) ([]collect.EdgeProbe, error)
 }
 
 // Checker checks workload clusters. It is safe for concurrent use if its parts are. Objects is required. All other
