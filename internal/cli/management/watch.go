@@ -2,18 +2,26 @@ package management
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/fairlead/fairlead/internal/cli/output"
+	"github.com/fairlead/fairlead/internal/retry"
 )
 
-// syncTime bounds the first list of a watch.
+// syncTime bounds the first list of a watch, and how long a watch may fail.
 const syncTime = time.Minute
+
+// again is the wait between two attempts.
+var again = retry.Backoff{Min: 250 * time.Millisecond, Max: 5 * time.Second}
 
 // watched reads objects from a cache that watches of Kubernetes keep current, so that a change costs the apiserver one
 // event.
@@ -78,16 +86,52 @@ func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Ob
 			return nil, err
 		}
 	}
-	return &watched{c, func(ctx context.Context, changed func()) error {
+	reachable := func(ctx context.Context) (err error) {
+		for i := 0; i < len(kinds) && err == nil; i++ {
+			err = m.reachable(ctx, kinds[i], namespace)
+		}
+		return err
+	}
+	return &watched{c, watcher(news, failed, reachable)}, nil
+}
+
+// watcher returns a Watcher of news. If a watch has failed, which may be the harmless end of one, it asks whether the
+// apiserver answers: otherwise the cache keeps what it has, and the view would show it as current for ever.
+func watcher(news <-chan struct{}, failed <-chan error, reachable func(context.Context) error) output.Watcher {
+	return func(ctx context.Context, changed func()) error {
 		for {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-news:
 				changed()
+			case err := <-failed:
+				if reason := reachable(ctx); reason != nil && ctx.Err() == nil {
+					return fmt.Errorf("watching the management cluster: %w", errors.Join(err, reason))
+				}
 			}
 		}
-	}}, nil
+	}
+}
+
+// reachable lists one object of a kind. It returns nil if that succeeds within a minute, such as after a restart of the
+// apiserver, and the reason otherwise. A missing permission is final.
+func (m *Client) reachable(ctx context.Context, kind client.Object, namespace string) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTime)
+	defer cancel()
+	gvk, err := apiutil.GVKForObject(kind, m.scheme)
+	if err != nil {
+		return err
+	}
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+	for attempt := 0; ; attempt++ {
+		err := m.List(ctx, &list, client.InNamespace(namespace), client.Limit(1))
+		if err == nil || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
+			retry.Sleep(ctx, again.Wait(attempt)) != nil {
+			return err
+		}
+	}
 }
 
 // follow waits until the objects of one kind are in the cache. It returns the first error of the watch at once.
