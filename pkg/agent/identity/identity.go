@@ -146,9 +146,23 @@ func (i *Renewer) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.Cure())
 	}
 	if err == nil {
-		i.rejected, i.unrecorded = nil, ca
+		err = i.admit(identity)
 	}
-	return identity, bundle, err
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	i.rejected, i.unrecorded = nil, ca
+	return identity, bundle, nil
+}
+
+// admit returns an error for a new identity that is not of this role. The xds-server chooses the names.
+func (i *Renewer) admit(identity certs.Identity) error {
+	domain, _ := i.role.Control()
+	subject, err := ParseSubject(domain, identity)
+	if err == nil {
+		err = i.role.Owns(subject)
+	}
+	return err
 }
 
 // Renew makes one attempt to obtain a new identity. It also tries to renew an expired leaf, because the server renews
