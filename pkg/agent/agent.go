@@ -87,6 +87,7 @@ type Agent struct {
 	members []*membership // of the configuration
 	xds     *xdsproxy.Proxy
 	sds     *identity.SecretServer
+	claims  claims
 	gateway *gateway.Gateway // nil for an edge
 	lanes   *edge.Lanes      // nil for a gateway
 	renewal edge.Renewal     // of an edge

@@ -52,6 +52,7 @@ type control struct {
 	life        time.Duration                    // of leaves
 	starts      bool                             // the server is starting and has no tunnels yet
 	err         error                            // of the signer
+	signs       *model.Subject                   // in every leaf, whatever was requested; nil: what was requested
 	shown       int                              // number of times that a token was used
 	requests    int                              // number of requests for leaves with a valid credential or key
 	issued      int
@@ -155,6 +156,15 @@ func (c *control) EdgeToken(hash, _ string) (enrol.Grant, error) {
 	return enrol.Grant{}, enrol.ErrUnknownToken
 }
 
+// PodToken implements enrolserver.PodTokens. Every token is of one Pod of edgeSubject's tunnel.
+func (c *control) PodToken(string) (enrol.PodGrant, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return enrol.PodGrant{
+		Grant: enrol.Grant{Tunnel: c.clusters[edgeSubject.ID].Key, ID: edgeSubject.ID}, Node: edgeSubject.Node,
+	}, nil
+}
+
 // GatewayToken implements enrolserver.Tokens.
 func (c *control) GatewayToken(hash string) error {
 	_, err := c.EdgeToken(hash, "")
@@ -190,6 +200,9 @@ func (c *control) Issue(_ context.Context, r enrolserver.IssueRequest) ([]byte, 
 		return nil, c.err
 	}
 	c.issued++
+	if c.signs != nil {
+		r.Subject = *c.signs
+	}
 	now := time.Now()
 	return c.ca.Issue(key, leaf(r.Subject, now.Add(-certs.ClockSkew), now.Add(c.life)))
 }

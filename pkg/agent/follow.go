@@ -180,16 +180,11 @@ func (j *joined) end() {
 }
 
 // leave ends a membership and removes its resources and secrets from Envoy. If it is for good, it also removes the
-// key.
+// key and releases its node name.
 func (a *Agent) leave(j *joined, forGood bool) {
 	j.end()
 	if j.member != nil {
-		if subject, err := j.member.current(); err == nil {
-			a.xds.Remove(subject.Node)
-		}
-		if err := a.sds.Drop(j.member); err != nil {
-			a.log.Error("cannot remove secrets from Envoy", "error", err)
-		}
+		j.member.withdraw()
 	}
 	if forGood {
 		a.remove(j.name)

@@ -175,6 +175,47 @@ func TestACredentialMayBeReplacedBetweenTwoRotations(t *testing.T) {
 	}
 }
 
+func TestNoRenewalChangesTheSubject(t *testing.T) {
+	for name, signed := range map[string]model.Subject{
+		"another node":   {Role: model.RoleEdge, Node: "edge-b", ID: edgeSubject.ID},
+		"another tunnel": {Role: model.RoleEdge, Node: edgeSubject.Node, ID: model.NewID()},
+		"another role":   {Role: model.RoleEgress, Node: edgeSubject.Node, ID: edgeSubject.ID},
+		"a gateway":      gateway0,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newControl(t)
+			c.serve()
+			i := testIdentities(t, c.edgeRole(c.token))
+			c.save(i.store, c.fresh(edgeSubject))
+			c.set(func() { c.signs = &signed })
+			_, _, err := i.Renew(t.Context())
+			if !errors.Is(err, certs.ErrRefused) || !strings.Contains(err.Error(), "were edge-a, edge and") {
+				t.Errorf("got %v", err)
+			}
+			if tokens, _ := c.counts(); tokens != 0 {
+				t.Error("it enrolled again")
+			}
+			c.set(func() { c.signs = nil })
+			if _, _, err := i.Renew(t.Context()); err != nil {
+				t.Errorf("with its own subject: %v", err)
+			}
+		})
+	}
+}
+
+// TestAPodEnrolsWithItsRole: a Pod knows its role, even if it has no bootstrap token that would be compared.
+func TestAPodEnrolsWithItsRole(t *testing.T) {
+	c := newControl(t)
+	c.serve()
+	c.set(func() { c.signs = &gateway0 })
+	i := testIdentities(t, c.edgeWith(func() (edge.Credential, error) {
+		return edge.Credential{PodToken: "a.b.c", CA: c.ca.CertPEM()}, nil
+	}))
+	if _, _, err := i.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "has the role gateway") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAForeignIdentityIsRemoved(t *testing.T) {
 	tests := map[string]struct {
 		in      func(*control) role

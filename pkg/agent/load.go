@@ -67,6 +67,7 @@ func (a *Agent) remove(name string) {
 	if a.uses(dir) {
 		return
 	}
+	a.claims.keep(dir, "")
 	a.log.Info("tunnel left", "tunnel", name)
 	if err := os.RemoveAll(dir); err != nil {
 		a.log.Error("cannot remove folder of a left tunnel", "tunnel", name, "error", err)

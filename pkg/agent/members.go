@@ -62,7 +62,7 @@ func (a *Agent) newMember(dir string, log *slog.Logger) (*membership, error) {
 		return nil, err
 	}
 	return &membership{
-		dir: dir, store: store, xds: a.xds, admin: a.config.admin(), sds: a.sds, log: log,
+		dir: dir, store: store, xds: a.xds, admin: a.config.admin(), sds: a.sds, claims: &a.claims, log: log,
 		status:   status.New(status.Form(a.config.External)),
 		figures:  a.figures,
 		subjects: make(chan model.Subject, 1),
@@ -71,6 +71,7 @@ func (a *Agent) newMember(dir string, log *slog.Logger) (*membership, error) {
 
 func (m *membership) setRole(r role) {
 	m.role, m.identities = r, identity.NewRenewer(r, m.store, m.dir, m.log)
+	m.identities.Admit = func(s model.Subject) error { return m.claims.check(m.dir, s.Node) }
 }
 
 func (a *Agent) newEdge(e edge.Config, dir string, log *slog.Logger) (*membership, error) {

@@ -44,6 +44,7 @@ type membership struct {
 	xds        *xdsproxy.Proxy
 	admin      envoyadmin.Client // of the Envoy that all memberships share
 	sds        *identity.SecretServer
+	claims     *claims       // of all memberships
 	renewal    *edge.Renewal // nil for a gateway
 	status     *status.Status
 	figures    *figures
@@ -64,7 +65,7 @@ type membership struct {
 func (m *membership) recover() []xdsproxy.Upstream {
 	m.identities.RemoveForeign()
 	subject, err := m.current()
-	if err != nil {
+	if err != nil || m.claims.claim(m.dir, subject.Node) != nil { // apply reports it
 		return nil
 	}
 	if leaf, err := m.store.Identity(); err == nil {
@@ -144,14 +145,22 @@ func (m *membership) reject(err error) {
 		"xds-server rejected this identity, enrolling again if the credential allows it", "node", subject.Node, "error", err,
 	)
 	m.status.SetTrouble(model.TroubleCertificate, err.Error())
-	m.xds.Remove(subject.Node)
-	if err := m.sds.Drop(m); err != nil {
-		m.log.Error("cannot remove secrets from Envoy", "error", err)
-	}
+	m.withdraw()
 	m.identities.Reject()
 	select {
 	case <-m.subjects: // of the identity that is over
 	default:
+	}
+}
+
+// withdraw removes the resources and secrets of this membership from Envoy. Its node names stay claimed, because their
+// identity may return: see identity.Renewer.Reject.
+func (m *membership) withdraw() {
+	for _, node := range m.claims.of(m.dir) {
+		m.xds.Remove(node)
+	}
+	if err := m.sds.Drop(m); err != nil {
+		m.log.Error("cannot remove secrets from Envoy", "error", err)
 	}
 }
 
@@ -187,6 +196,11 @@ func (m *membership) apply() error {
 	if err != nil {
 		return err
 	}
+	if err := m.claims.claim(m.dir, subject.Node); err != nil {
+		m.status.SetTrouble(model.TroubleCertificate, err.Error())
+		return err
+	}
+	m.status.ClearTrouble(model.TroubleCertificate)
 	if err := m.sds.Set(m, subject, identity, m.store.Bundle()); err != nil {
 		return err
 	}
@@ -195,7 +209,7 @@ func (m *membership) apply() error {
 		m.xds.ReapplyAll(envoy.IsTunnelListener)
 	}
 	m.mu.Lock()
-	same := m.subject == subject
+	same, first := m.subject == subject, m.subject == (model.Subject{})
 	// A connection that was made with an expired leaf is unusable, however long it stays open.
 	expired := time.Now().After(m.notAfter)
 	if !same {
@@ -203,6 +217,9 @@ func (m *membership) apply() error {
 	}
 	m.notAfter = identity.NotAfter()
 	m.mu.Unlock()
+	if first { // attend uses no other; otherwise it releases the previous name
+		m.claims.keep(m.dir, subject.Node)
+	}
 	if same && !expired {
 		return nil
 	}
@@ -230,6 +247,7 @@ func (m *membership) attend(ctx context.Context) error {
 		}
 		if next.Node != subject.Node {
 			m.xds.Remove(subject.Node)
+			m.claims.release(m.dir, subject.Node)
 		}
 		subject = next
 	}

@@ -40,6 +40,7 @@ func TestARejectedIdentityIsRemovedCompletely(t *testing.T) {
 	)
 	m := &membership{
 		figures: newFigures(),
+		claims:  &claims{},
 		role:    edge, store: store, xds: r, sds: identity.NewSecretServer(), status: st, log: log,
 		subjects: make(chan model.Subject, 1), identities: identity.NewRenewer(edge, store, t.TempDir(), log),
 	}

@@ -62,7 +62,9 @@ func (c *control) serve() (stop func()) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(front, server)
 	enrolv1.RegisterEnrolmentServer(
 		front,
-		enrolserver.New(enrolserver.Config{Domain: domain, Tokens: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: log}),
+		enrolserver.New(enrolserver.Config{
+			Domain: domain, Tokens: c, Pods: c, Issuer: c, Renewals: c, Trust: c.ca.CertPEM, Log: log,
+		}),
 	)
 	reportv1.RegisterReportServer(front, &recording{Hub: hub, to: c.edges})
 	listener, err := net.Listen("tcp", c.address.String())

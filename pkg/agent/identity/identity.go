@@ -42,7 +42,8 @@ type Role interface {
 
 // Renewer decides how the next identity is obtained: by the key of the current one, or by the credential of the role.
 type Renewer struct {
-	Now func() time.Time // the clock; time.Now by default
+	Now   func() time.Time          // the clock; time.Now by default
+	Admit func(model.Subject) error // returns why a new subject may not be used; nil: each may
 
 	role  Role
 	store *certs.Store
@@ -146,9 +147,27 @@ func (i *Renewer) enrol(ctx context.Context) (certs.Identity, []byte, error) {
 		return certs.Identity{}, nil, fmt.Errorf("%w: %s", err, i.role.Cure())
 	}
 	if err == nil {
-		i.rejected, i.unrecorded = nil, ca
+		err = i.admit(identity)
 	}
-	return identity, bundle, err
+	if err != nil {
+		return certs.Identity{}, nil, err
+	}
+	i.rejected, i.unrecorded = nil, ca
+	return identity, bundle, nil
+}
+
+// admit returns an error for a new identity that is not of this role, or that Admit rejects. The xds-server may be of
+// another installation than those of the agent's other identities, and chooses the names.
+func (i *Renewer) admit(identity certs.Identity) error {
+	domain, _ := i.role.Control()
+	subject, err := ParseSubject(domain, identity)
+	if err == nil {
+		err = i.role.Owns(subject)
+	}
+	if err == nil && i.Admit != nil {
+		err = i.Admit(subject)
+	}
+	return err
 }
 
 // Renew makes one attempt to obtain a new identity. It also tries to renew an expired leaf, because the server renews

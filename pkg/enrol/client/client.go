@@ -169,8 +169,9 @@ func (c Client) EnrolGateway(
 	return identity, bundle, nil
 }
 
-// Renew requests a leaf with the same names for a new key. The current leaf may have expired; the server decides for
-// how long it accepts that. An error that wraps ErrNotRenewable means that the leaf can never be renewed.
+// Renew requests a leaf of the same subject for a new key, and rejects one of another subject. The current leaf may
+// have expired; the server decides for how long it accepts that. An error that wraps ErrNotRenewable means that the
+// leaf can never be renewed.
 func (c Client) Renew(ctx context.Context, current certs.Identity) (certs.Identity, []byte, error) {
 	identity, bundle, err := c.call(
 		ctx,
@@ -179,6 +180,9 @@ func (c Client) Renew(ctx context.Context, current certs.Identity) (certs.Identi
 			return service.Renew(ctx, &enrolv1.RenewRequest{Csr: csr})
 		},
 	)
+	if err == nil {
+		err = c.compare(current.Leaf(), identity.Leaf())
+	}
 	if err != nil {
 		return certs.Identity{}, nil, fmt.Errorf("renewing certificate of %s: %w", current.Leaf().Subject.CommonName, err)
 	}
@@ -245,6 +249,26 @@ func (c Client) verify(leaf *x509.Certificate, bundle []byte) error {
 	}
 	if _, err := c.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames); err != nil {
 		return fmt.Errorf("reading the new certificate: %w", err)
+	}
+	return nil
+}
+
+// compare returns an error if the next leaf has another subject than the current one. No installation changes the
+// subject of a node, and one must not give a node the name of another installation's node on the same machine.
+func (c Client) compare(current, next *x509.Certificate) error {
+	is, err := c.Domain.ParseSubject(current.Subject.CommonName, current.DNSNames)
+	if err != nil {
+		return fmt.Errorf("reading the current certificate: %w", err)
+	}
+	to, err := c.Domain.ParseSubject(next.Subject.CommonName, next.DNSNames)
+	if err != nil {
+		return fmt.Errorf("reading the new certificate: %w", err)
+	}
+	if to != is {
+		return fmt.Errorf(
+			"checking the new certificate: %w: its node name, role and tunnel are %s, %s and %q, and were %s, %s and %q",
+			certs.ErrRefused, to.Node, to.Role, to.ID, is.Node, is.Role, is.ID,
+		)
 	}
 	return nil
 }
