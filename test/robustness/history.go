@@ -39,7 +39,7 @@ const (
 	// KindCarried says that a request of a client has arrived at a workload apiserver through an edge that was revoked
 	// before, whether or not the client got an answer.
 	KindCarried Kind = "carried"
-	// KindHeld says that a fault, Text, holds up from now on what an edge has received, and KindReleased that it has ended.
+	// KindHeld says that a fault, Text, holds up from now on what an edge has received; KindReleased that it has ended.
 	KindHeld, KindReleased Kind = "held", "released"
 	// KindReady says that the condition Ready of a workload cluster's Tunnel has changed.
 	KindReady Kind = "ready"
