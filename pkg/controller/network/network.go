@@ -230,8 +230,9 @@ func (r *Reconciler) serve(ctx context.Context, g group, owner client.Object) (r
 	return r.tunnels.Deliver(ctx, g.cluster, tunnel, b)
 }
 
-// recordPaused records the decision about a Tunnel of a paused Cluster that has none on record, and writes nothing
-// else: clusterctl move or a restored backup has just created it, and its edges are about to connect here.
+// recordPaused records the decision about a Tunnel of a paused Cluster that has none on record: clusterctl move or a
+// restored backup has just created it, and its edges are about to connect here. Otherwise it only withdraws: a pause must
+// not keep gateways dialling an address that the installation no longer permits.
 func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
 	if g.tunnel == nil || !g.tunnel.DeletionTimestamp.IsZero() {
 		return nil
@@ -242,10 +243,22 @@ func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
 	}
 	if g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) &&
 		!arrivedLater(g.tunnel.Status.Served.Network, claim.Candidate.Network) {
-		return nil
+		return r.tunnels.Withdraw(ctx, g.tunnel, func(status *v1alpha1.TunnelStatus) {
+			keepPermitted(status.Served.Network, claim.Candidate.Network)
+		})
 	}
 	_, _, err = r.tunnels.Decide(ctx, g.tunnel, claim)
 	return err
+}
+
+// keepPermitted removes the addresses of apiservers from the record of a network that gateways may no longer dial.
+func keepPermitted(recorded *v1alpha1.ServedNetwork, now *decision.NetworkFacts) {
+	if recorded == nil || now == nil {
+		return
+	}
+	recorded.APIServers = slices.DeleteFunc(recorded.APIServers, func(address string) bool {
+		return !slices.ContainsFunc(now.APIServers, func(e model.Endpoint) bool { return e.String() == address })
+	})
 }
 
 // arrivedLater reports whether the Tunnel of the apiservers, or that of the Cluster, was decided after the record of a

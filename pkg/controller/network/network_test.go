@@ -3,6 +3,7 @@ package network
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -51,13 +52,15 @@ func servedSite(cluster *clusterv1.Cluster, recorded types.UID) (*v1alpha1.Remot
 	return site, own
 }
 
-// reconcileOnce reconciles a Tunnel with an in-memory apiserver.
-func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel) {
+// reconcileOnce reconciles a Tunnel with an in-memory apiserver, in an installation where gateways may dial apiservers
+// in these networks.
+func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiservers ...netip.Prefix) {
 	t.Helper()
 	d := reconciler.Deps{
 		Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Recorder: events.NewFakeRecorder(10),
 	}
+	d.Config.APIServerCIDRs = apiservers
 	tunnels := tunnel.New(d, records.NewEndedTunnels(api, api, d.Config.Namespace, time.Now), nil, nil)
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(own)}
 	if _, err := New(d, tunnels).Reconcile(t.Context(), request); err != nil {
@@ -152,6 +155,38 @@ func TestOnlyThePauseOfTheClusterMakesAMove(t *testing.T) {
 			reconcileOnce(t, api, own)
 			if gone, denied := ended(t, api, own); !gone || denied != tc.denied {
 				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.denied)
+			}
+		})
+	}
+}
+
+// TestAPauseKeepsNoAddressThatIsNoLongerPermitted: gateways would dial it for as long as the pause lasts, which the
+// operator of a site can set. Nothing is granted meanwhile.
+func TestAPauseKeepsNoAddressThatIsNoLongerPermitted(t *testing.T) {
+	for i, name := range []string{"of the Cluster", "of the network", "of the Tunnel"} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.9.0.1", Port: 6443}
+			site, own := servedSite(cluster, "a")
+			site.Spec.CIDRs = append(site.Spec.CIDRs, "10.3.0.0/16")
+			own.Status.Served.Network.APIServers = []string{"10.9.0.1:6443", "10.9.0.2:6443"}
+			paused := []client.Object{cluster, site, own}[i]
+			paused.SetAnnotations(map[string]string{clusterv1.PausedAnnotation: ""})
+			api := controllertest.FakeAPI(t, cluster, site, own)
+			for _, step := range []struct {
+				permitted string
+				want      []string
+			}{
+				{permitted: "10.9.0.0/24", want: []string{"10.9.0.1:6443"}},
+				{permitted: "10.8.0.0/24"},
+				{permitted: "10.9.0.0/24"},
+			} {
+				reconcileOnce(t, api, own, netip.MustParsePrefix(step.permitted))
+				served := controllertest.Read(t, api, own).Status.Served.Network
+				if !slices.Equal(served.APIServers, step.want) || !slices.Equal(served.CIDRs, []string{"10.2.0.0/16"}) {
+					t.Errorf("with %s gateways dial %v, want %v; CIDRs %v", step.permitted, served.APIServers, step.want, served.CIDRs)
+				}
 			}
 		})
 	}

@@ -72,6 +72,16 @@ func (r *Reconciler) Decide(
 	return resolution, b, r.report(ctx, tunnel, status, conditions...)
 }
 
+// Withdraw writes what is withdrawn from a Tunnel while it is paused: change removes it from the status. Nothing is
+// granted.
+func (r *Reconciler) Withdraw(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, change func(*v1alpha1.TunnelStatus),
+) error {
+	status := tunnel.Status.DeepCopy()
+	change(status)
+	return r.report(ctx, tunnel, status)
+}
+
 // Bootstrap is the pending work on bootstrap Secrets after their tokens are on record; zero: none.
 type Bootstrap struct {
 	due     bool
