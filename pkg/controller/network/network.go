@@ -52,10 +52,18 @@ func ours(key client.ObjectKey) bool {
 type group struct {
 	key     client.ObjectKey
 	tunnel  *v1alpha1.Tunnel
-	network *v1alpha1.RemoteNetwork // of the Tunnel of a network
+	network *v1alpha1.RemoteNetwork // of the Tunnel of a network; nil also if it is removed
 	cluster *clusterv1.Cluster
-	// networks are all RemoteNetworks of the Cluster, also while that does not exist.
+	// networks are all RemoteNetworks of the Cluster that are not removed.
 	networks []v1alpha1.RemoteNetwork
+}
+
+// removed reports whether a RemoteNetwork counts as gone. A finalizer, which the operator of a site may add, does not
+// keep it after its deletion. While its Cluster is paused it stays: clusterctl deletes what it has moved, and removes
+// the finalizers afterwards.
+func removed(network *v1alpha1.RemoteNetwork, cluster *clusterv1.Cluster) bool {
+	return !network.DeletionTimestamp.IsZero() &&
+		(cluster == nil || !objects.Paused(objects.Group{Cluster: cluster}))
 }
 
 // owner returns the object that controls the Tunnel; nil: it does not exist, or there is no network left.
@@ -117,6 +125,9 @@ func load(ctx context.Context, from client.Reader, key client.ObjectKey) (g grou
 	if g.cluster, err = objects.Get(ctx, from, cluster, &clusterv1.Cluster{}); err != nil {
 		return g, objects.Wrap("reading Cluster", err)
 	}
+	if g.network != nil && removed(g.network, g.cluster) {
+		g.network = nil
+	}
 	return g, nil
 }
 
@@ -126,7 +137,8 @@ func (r *Reconciler) load(ctx context.Context, key client.ObjectKey) (group, err
 	if err != nil || g.cluster == nil {
 		return g, err
 	}
-	g.networks, err = reconciler.NetworksOf(ctx, r.Client, client.ObjectKeyFromObject(g.cluster))
+	all, err := reconciler.NetworksOf(ctx, r.Client, client.ObjectKeyFromObject(g.cluster))
+	g.networks = slices.DeleteFunc(all, func(n v1alpha1.RemoteNetwork) bool { return removed(&n, g.cluster) })
 	return g, err
 }
 
@@ -199,7 +211,7 @@ func (g group) moves() bool {
 func (r *Reconciler) arrives(key client.ObjectKey) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		now, err := load(ctx, r.Live, key)
-		return now.network != nil || now.cluster != nil, err
+		return now.network != nil || !now.ofNetwork() && now.cluster != nil, err
 	}
 }
 
@@ -231,8 +243,8 @@ func (r *Reconciler) serve(ctx context.Context, g group, owner client.Object) (r
 }
 
 // recordPaused records the decision about a Tunnel of a paused Cluster that has none on record: clusterctl move or a
-// restored backup has just created it, and its edges are about to connect here. Otherwise it only withdraws: a pause must
-// not keep gateways dialling an address that the installation no longer permits.
+// restored backup has just created it, and its edges are about to connect here. Otherwise it only withdraws: a pause
+// must not keep gateways dialling an address that the installation no longer permits.
 func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
 	if g.tunnel == nil || !g.tunnel.DeletionTimestamp.IsZero() {
 		return nil
@@ -313,7 +325,7 @@ func (r *Reconciler) owners(ctx context.Context, g group) (o decision.NetworkOwn
 // adopt makes the Cluster the controlling owner of a network, so that both move and end together. Another controlling
 // owner stays, except an earlier Cluster of the same name.
 func (r *Reconciler) adopt(ctx context.Context, g group) error {
-	if g.network == nil || metav1.IsControlledBy(g.network, g.cluster) || !g.network.DeletionTimestamp.IsZero() {
+	if g.network == nil || metav1.IsControlledBy(g.network, g.cluster) {
 		return nil
 	}
 	own := objects.OwnerRef(clusterv1.GroupVersion.WithKind("Cluster"), g.cluster)
@@ -371,9 +383,9 @@ func (r *Reconciler) end(ctx context.Context, g group) error {
 		if err := r.Live.List(ctx, &list, client.InNamespace(g.key.Namespace)); err != nil {
 			return objects.Wrap("listing RemoteNetworks", err)
 		}
-		now.networks = slices.DeleteFunc(
-			list.Items, func(n v1alpha1.RemoteNetwork) bool { return n.Spec.ClusterName != now.cluster.Name },
-		)
+		now.networks = slices.DeleteFunc(list.Items, func(n v1alpha1.RemoteNetwork) bool {
+			return n.Spec.ClusterName != now.cluster.Name || removed(&n, now.cluster)
+		})
 	}
 	if owner := now.owner(); owner != nil && !controlledByOther(now.tunnel, owner) && !now.ofEarlier() {
 		return nil // the next event of the cache comes back here

@@ -160,6 +160,48 @@ func TestOnlyThePauseOfTheClusterMakesAMove(t *testing.T) {
 	}
 }
 
+// TestAFinalizerKeepsNoNetworkServed: the operator of a site may add one to its network, and must not keep its edges by
+// it when the network is deleted.
+func TestAFinalizerKeepsNoNetworkServed(t *testing.T) {
+	pause := map[string]string{clusterv1.PausedAnnotation: ""}
+	for name, tc := range map[string]struct {
+		change func(*clusterv1.Cluster, *v1alpha1.RemoteNetwork, *v1alpha1.Tunnel)
+		stays  bool
+	}{
+		"nothing is paused": {change: func(*clusterv1.Cluster, *v1alpha1.RemoteNetwork, *v1alpha1.Tunnel) {}},
+		"the network and its Tunnel are paused": {
+			change: func(_ *clusterv1.Cluster, n *v1alpha1.RemoteNetwork, own *v1alpha1.Tunnel) {
+				n.Annotations, own.Annotations = pause, pause
+				own.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue}}
+			},
+		},
+		"the Cluster is paused, because it is moved": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.RemoteNetwork, _ *v1alpha1.Tunnel) {
+				c.Spec.Paused = ptr.To(true)
+			},
+			stays: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			site, own := servedSite(cluster, "a")
+			site.Finalizers, site.DeletionTimestamp = []string{"example.com/keep"}, &metav1.Time{Time: time.Now()}
+			tc.change(cluster, site, own)
+			egress := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1.egress"}}
+			api := controllertest.FakeAPI(t, cluster, site, own)
+			reconcileOnce(t, api, own)
+			reconcileOnce(t, api, egress)
+			if gone, denied := ended(t, api, own); gone == tc.stays || denied == tc.stays {
+				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, !tc.stays)
+			}
+			if gone, _ := ended(t, api, egress); !gone {
+				t.Error("a network that is gone gives the apiservers a Tunnel")
+			}
+		})
+	}
+}
+
 // TestAPauseKeepsNoAddressThatIsNoLongerPermitted: gateways would dial it for as long as the pause lasts, which the
 // operator of a site can set. Nothing is granted meanwhile.
 func TestAPauseKeepsNoAddressThatIsNoLongerPermitted(t *testing.T) {
