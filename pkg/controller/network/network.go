@@ -180,7 +180,7 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 	switch {
 	case g.foreign():
 		return reconcile.Result{}, nil
-	case owner == nil && tunnel.Waits(g.tunnel):
+	case owner == nil && waits(g.tunnel):
 		return r.tunnels.Prepare(ctx, g.tunnel, r.arrives(g.key))
 	case g.moves():
 		return reconcile.Result{}, r.recordPaused(ctx, g)
@@ -197,6 +197,12 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 		return reconcile.Result{}, nil // nothing begins
 	}
 	return r.serve(ctx, g, owner)
+}
+
+// waits reports whether a Tunnel waits for its Cluster. One that has served a network does not, whatever its annotation
+// says: the operator of a site can write that, and remove the owner, before the network is removed.
+func waits(of *v1alpha1.Tunnel) bool {
+	return tunnel.Waits(of) && (of.Status.Served == nil || of.Status.Served.EnrolmentOnly)
 }
 
 // moves reports whether the Tunnel of the apiservers of a paused Cluster has no network: clusterctl creates the objects

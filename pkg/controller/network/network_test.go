@@ -160,6 +160,35 @@ func TestOnlyThePauseOfTheClusterMakesAMove(t *testing.T) {
 	}
 }
 
+// TestATunnelThatHasServedWaitsForNoCluster: the operator of a site may annotate the Tunnel of its network like one
+// that waits, and remove its owner. When the network is removed, its edges must be denied nevertheless.
+func TestATunnelThatHasServedWaitsForNoCluster(t *testing.T) {
+	for name, tc := range map[string]struct {
+		served v1alpha1.ServedStatus
+		ends   bool
+	}{
+		"it has served": {
+			served: v1alpha1.ServedStatus{ClusterUID: "a", Network: &v1alpha1.ServedNetwork{ClusterName: "c1"}}, ends: true,
+		},
+		"only edges have enrolled": {served: v1alpha1.ServedStatus{EnrolmentOnly: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			_, own := servedSite(cluster, "a")
+			own.OwnerReferences, own.Status.Served = nil, &tc.served
+			own.Annotations = map[string]string{
+				v1alpha1.PreparedAnnotation: time.Now().AddDate(9, 0, 0).Format(time.RFC3339),
+			}
+			api := controllertest.FakeAPI(t, cluster, own)
+			reconcileOnce(t, api, own)
+			if gone, denied := ended(t, api, own); gone != tc.ends || denied != tc.ends {
+				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.ends)
+			}
+		})
+	}
+}
+
 // TestAFinalizerKeepsNoNetworkServed: the operator of a site may add one to its network, and must not keep its edges by
 // it when the network is deleted.
 func TestAFinalizerKeepsNoNetworkServed(t *testing.T) {
