@@ -66,12 +66,15 @@ func removed(network *v1alpha1.RemoteNetwork, cluster *clusterv1.Cluster) bool {
 		(cluster == nil || !objects.Paused(objects.Group{Cluster: cluster}))
 }
 
-// owner returns the object that controls the Tunnel; nil: it does not exist, or there is no network left.
+// owner returns the object that controls the Tunnel; nil: it does not exist, or there has been no network yet. The
+// Tunnel of apiservers stays when the last network is gone: nothing is reachable by it then, and control planes refer
+// to its Secret, or have its content on their machines.
 func (g group) owner() client.Object {
 	switch {
 	case g.ofNetwork() && g.network != nil && g.cluster != nil:
 		return g.network
-	case !g.ofNetwork() && g.cluster != nil && len(g.networks) > 0:
+	case !g.ofNetwork() && g.cluster != nil &&
+		(len(g.networks) > 0 || g.tunnel != nil && metav1.IsControlledBy(g.tunnel, g.cluster)):
 		return g.cluster
 	}
 	return nil
@@ -182,8 +185,6 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 		return reconcile.Result{}, nil
 	case owner == nil && waits(g.tunnel):
 		return r.tunnels.Prepare(ctx, g.tunnel, r.arrives(g.key))
-	case g.moves():
-		return reconcile.Result{}, r.recordPaused(ctx, g)
 	case g.tunnel != nil && (owner == nil || controlledByOther(g.tunnel, owner) || g.ofEarlier()):
 		return reconcile.Result{}, r.end(ctx, g)
 	case owner == nil:
@@ -203,13 +204,6 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 // says: the operator of a site can write that, and remove the owner, before the network is removed.
 func waits(of *v1alpha1.Tunnel) bool {
 	return tunnel.Waits(of) && (of.Status.Served == nil || of.Status.Served.EnrolmentOnly)
-}
-
-// moves reports whether the Tunnel of the apiservers of a paused Cluster has no network: clusterctl creates the objects
-// of a Cluster, and deletes them, in any order.
-func (g group) moves() bool {
-	return !g.ofNetwork() && g.tunnel != nil && g.cluster != nil && len(g.networks) == 0 &&
-		metav1.IsControlledBy(g.tunnel, g.cluster) && g.paused()
 }
 
 // arrives returns a function that reports whether what will own a Tunnel exists: the RemoteNetwork, or the Cluster of
@@ -377,8 +371,8 @@ func (r *Reconciler) ensure(ctx context.Context, g group, owner client.Object) (
 	return want, nil
 }
 
-// end removes a Tunnel whose network or Cluster is gone, also if there is a new one of the same name, or whose Cluster
-// has no network left. Its edges cannot return after that, so it reads from the apiserver: the cache may be late.
+// end removes a Tunnel whose network or Cluster is gone, also if there is a new one of the same name. Its edges cannot
+// return after that, so it reads from the apiserver: the cache may be late.
 func (r *Reconciler) end(ctx context.Context, g group) error {
 	now, err := load(ctx, r.Live, g.key)
 	if err != nil || now.tunnel == nil || now.tunnel.UID != g.tunnel.UID {

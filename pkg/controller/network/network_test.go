@@ -231,6 +231,74 @@ func TestAFinalizerKeepsNoNetworkServed(t *testing.T) {
 	}
 }
 
+// TestTheTunnelOfApiserversOutlivesTheirNetworks: its Secret is mounted by hosted control planes, and machines have its
+// token. It ends with its Cluster, and when it is deleted.
+func TestTheTunnelOfApiserversOutlivesTheirNetworks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*clusterv1.Cluster, *v1alpha1.Tunnel) *clusterv1.Cluster // nil: the Cluster is gone
+		ends   bool
+	}{
+		"without a network": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) *clusterv1.Cluster { return c },
+		},
+		"the Cluster is paused": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) *clusterv1.Cluster {
+				c.Spec.Paused = ptr.To(true)
+				return c
+			},
+		},
+		"everything is being deleted, as in the foreground": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				c.Finalizers = []string{clusterv1.ClusterFinalizer}
+				c.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+				egress.DeletionTimestamp = c.DeletionTimestamp
+				return c
+			},
+		},
+		"the Tunnel is deleted": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				egress.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+				return c
+			},
+			ends: true,
+		},
+		"the Cluster is another one": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) *clusterv1.Cluster {
+				c.UID = "b"
+				return c
+			},
+			ends: true,
+		},
+		"the Cluster is gone": {
+			change: func(*clusterv1.Cluster, *v1alpha1.Tunnel) *clusterv1.Cluster { return nil }, ends: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			egress := &v1alpha1.Tunnel{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "prod", Name: "c1.egress", UID: "uid-of-the-tunnel", Finalizers: []string{v1alpha1.TunnelFinalizer},
+					OwnerReferences: []metav1.OwnerReference{
+						*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+					},
+				},
+				Spec:   v1alpha1.TunnelSpec{ID: heldID, EgressOf: "c1"},
+				Status: v1alpha1.TunnelStatus{ID: heldID, Served: &v1alpha1.ServedStatus{ClusterUID: "a"}},
+			}
+			all := []client.Object{egress}
+			if cluster = tc.change(cluster, egress); cluster != nil {
+				all = append(all, cluster)
+			}
+			api := controllertest.FakeAPI(t, all...)
+			reconcileOnce(t, api, egress)
+			if gone, denied := ended(t, api, egress); gone != tc.ends || denied != tc.ends {
+				t.Errorf("the Tunnel is gone: %t, its nodes are denied: %t, want %t", gone, denied, tc.ends)
+			}
+		})
+	}
+}
+
 // TestAPauseKeepsNoAddressThatIsNoLongerPermitted: gateways would dial it for as long as the pause lasts, which the
 // operator of a site can set. Nothing is granted meanwhile.
 func TestAPauseKeepsNoAddressThatIsNoLongerPermitted(t *testing.T) {
