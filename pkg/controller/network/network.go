@@ -246,17 +246,20 @@ func (r *Reconciler) serve(ctx context.Context, g group, owner client.Object) (r
 // restored backup has just created it, and its edges are about to connect here. Otherwise it only withdraws: a pause
 // must not keep gateways dialling an address that the installation no longer permits.
 func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
-	if g.tunnel == nil || !g.tunnel.DeletionTimestamp.IsZero() {
+	if g.tunnel == nil {
 		return nil
 	}
 	claim, err := r.claim(ctx, g, g.tunnel)
-	if err != nil || claim.Candidate == nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) &&
-		!arrivedLater(g.tunnel.Status.Served.Network, claim.Candidate.Network) {
+	case claim.Candidate == nil:
+		return r.tunnels.Withdraw(ctx, g.tunnel, nil)
+	case !g.tunnel.DeletionTimestamp.IsZero() ||
+		g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) &&
+			!arrivedLater(g.tunnel.Status.Served.Network, claim.Candidate.Network):
 		return r.tunnels.Withdraw(ctx, g.tunnel, func(status *v1alpha1.TunnelStatus) {
-			keepPermitted(status.Served.Network, claim.Candidate.Network)
+			keepPermitted(status.Served, claim.Candidate.Network)
 		})
 	}
 	_, _, err = r.tunnels.Decide(ctx, g.tunnel, claim)
@@ -264,11 +267,12 @@ func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
 }
 
 // keepPermitted removes the addresses of apiservers from the record of a network that gateways may no longer dial.
-func keepPermitted(recorded *v1alpha1.ServedNetwork, now *decision.NetworkFacts) {
-	if recorded == nil || now == nil {
+func keepPermitted(recorded *v1alpha1.ServedStatus, now *decision.NetworkFacts) {
+	if recorded == nil || recorded.Network == nil || now == nil {
 		return
 	}
-	recorded.APIServers = slices.DeleteFunc(recorded.APIServers, func(address string) bool {
+	all := &recorded.Network.APIServers
+	*all = slices.DeleteFunc(*all, func(address string) bool {
 		return !slices.ContainsFunc(now.APIServers, func(e model.Endpoint) bool { return e.String() == address })
 	})
 }

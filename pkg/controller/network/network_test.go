@@ -300,7 +300,7 @@ func TestTheTunnelOfApiserversOutlivesTheirNetworks(t *testing.T) {
 }
 
 // TestAPauseKeepsNoAddressThatIsNoLongerPermitted: gateways would dial it for as long as the pause lasts, which the
-// operator of a site can set. Nothing is granted meanwhile.
+// operator of a site can set. Nothing is granted meanwhile, and a token ends with its Secret.
 func TestAPauseKeepsNoAddressThatIsNoLongerPermitted(t *testing.T) {
 	for i, name := range []string{"of the Cluster", "of the network", "of the Tunnel"} {
 		t.Run(name, func(t *testing.T) {
@@ -310,6 +310,7 @@ func TestAPauseKeepsNoAddressThatIsNoLongerPermitted(t *testing.T) {
 			site, own := servedSite(cluster, "a")
 			site.Spec.CIDRs = append(site.Spec.CIDRs, "10.3.0.0/16")
 			own.Status.Served.Network.APIServers = []string{"10.9.0.1:6443", "10.9.0.2:6443"}
+			own.Status.Tokens = []v1alpha1.TokenStatus{{SHA256: "of-a-deleted-secret", MaxUses: 1}}
 			paused := []client.Object{cluster, site, own}[i]
 			paused.SetAnnotations(map[string]string{clusterv1.PausedAnnotation: ""})
 			api := controllertest.FakeAPI(t, cluster, site, own)
@@ -322,7 +323,11 @@ func TestAPauseKeepsNoAddressThatIsNoLongerPermitted(t *testing.T) {
 				{permitted: "10.9.0.0/24"},
 			} {
 				reconcileOnce(t, api, own, netip.MustParsePrefix(step.permitted))
-				served := controllertest.Read(t, api, own).Status.Served.Network
+				now := controllertest.Read(t, api, own).Status
+				if len(now.Tokens) > 0 {
+					t.Errorf("the token of a Secret that does not exist is still valid: %+v", now.Tokens)
+				}
+				served := now.Served.Network
 				if !slices.Equal(served.APIServers, step.want) || !slices.Equal(served.CIDRs, []string{"10.2.0.0/16"}) {
 					t.Errorf("with %s gateways dial %v, want %v; CIDRs %v", step.permitted, served.APIServers, step.want, served.CIDRs)
 				}
