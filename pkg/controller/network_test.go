@@ -124,6 +124,14 @@ func TestANetworkFromItsSpecToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	controllertest.WaitGone(t, m, other)
+	settled(t, m, cluster.Namespace)
+	if now := controllertest.Read(t, m, egress); now.UID != egress.UID || !now.DeletionTimestamp.IsZero() {
+		t.Errorf("apiservers have another identity without a network: %+v", now.ObjectMeta)
+	}
+	checkBootstrap(t, m, egress, "egress")
+	if err := m.Delete(t.Context(), egress); err != nil {
+		t.Fatal(err)
+	}
 	controllertest.WaitGone(t, m, egress)
 	waitEnded(t, m, egress)
 }

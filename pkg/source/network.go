@@ -36,7 +36,8 @@ type neighbours struct {
 	own     *v1alpha1.Tunnel        // of the Cluster
 }
 
-// network reads the RemoteNetwork that controls a Tunnel; nil: there is none.
+// network reads the RemoteNetwork that controls a Tunnel; nil: there is none, or it is being deleted. A finalizer,
+// which the operator of a site may add, keeps nothing served.
 func (k *Kube) network(ctx context.Context, tunnel *v1alpha1.Tunnel) (*v1alpha1.RemoteNetwork, error) {
 	network, at := &v1alpha1.RemoteNetwork{}, client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.Spec.Network}
 	if err := k.objects.Get(ctx, at, network); apierrors.IsNotFound(err) {
@@ -44,7 +45,7 @@ func (k *Kube) network(ctx context.Context, tunnel *v1alpha1.Tunnel) (*v1alpha1.
 	} else if err != nil {
 		return nil, fmt.Errorf("reading RemoteNetwork %s: %w", at, err)
 	}
-	if !metav1.IsControlledBy(tunnel, network) {
+	if !metav1.IsControlledBy(tunnel, network) || !network.DeletionTimestamp.IsZero() {
 		return nil, nil
 	}
 	return network, nil

@@ -1,6 +1,7 @@
 package source_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -133,6 +135,9 @@ func has(want string) func(model.WorkloadCluster) error {
 	}
 }
 
+// noFinalizers removes the finalizers of an object.
+var noFinalizers = client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+
 // everything is the whole network of site.
 const everything = "[10.1.0.0/16 10.2.0.0/16] [corp.example] [{443 443} {10000 10300}] 10.1.0.5:443 10.1.0.6:443 e a"
 
@@ -229,6 +234,18 @@ func TestWithdrawalsOfNetworksDoNotWaitForTheController(t *testing.T) {
 		},
 		"the network": {
 			change: func(t *testing.T, b *bed, s site) { b.delete(t, s.network) }, want: "withheld",
+		},
+		"the network, which a finalizer keeps": {
+			change: func(t *testing.T, b *bed, s site) {
+				b.update(t, s.network, func() { s.network.Finalizers = []string{"example.com/keep"} })
+				t.Cleanup(func() {
+					if err := b.Patch(context.Background(), s.network, noFinalizers); err != nil {
+						t.Error(err)
+					}
+				})
+				b.delete(t, s.network)
+			},
+			want: "withheld",
 		},
 		"the network, and another of its name exists": {
 			change: func(t *testing.T, b *bed, s site) {

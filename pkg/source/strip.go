@@ -63,7 +63,7 @@ func stripTunnel(object any) (any, error) {
 	return kept, nil
 }
 
-// stripNetwork keeps the spec of a RemoteNetwork, which withdraws what was granted.
+// stripNetwork keeps the spec and the deletion of a RemoteNetwork, which withdraw what was granted.
 func stripNetwork(object any) (any, error) {
 	n, ok := object.(*v1alpha1.RemoteNetwork)
 	if !ok {
@@ -71,5 +71,6 @@ func stripNetwork(object any) (any, error) {
 	}
 	kept := &v1alpha1.RemoteNetwork{Spec: n.Spec}
 	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = n.Namespace, n.Name, n.UID, n.ResourceVersion
+	kept.DeletionTimestamp = n.DeletionTimestamp
 	return kept, nil
 }

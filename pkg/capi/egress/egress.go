@@ -205,7 +205,8 @@ func (p Params) sidecar(hostNetwork bool) corev1.Container {
 // hostedVolumes are the volumes of a control plane in Pods, in the namespace of the bootstrap Secret. The state ends
 // with the Pod; the next one enrols again with the current token, which the Secret always has.
 func (p Params) hostedVolumes() []corev1.Volume {
-	// Only the sidecar mounts the Secret, and its user is neither the owner nor in the group of the files.
+	// Only the sidecar mounts the Secret, and its user is neither the owner nor in the group of the files. The Secret is
+	// not optional: without the file edge-agent ends, and a Pod with a container that restarts is not ready.
 	const mode = 0o444
 	return []corev1.Volume{
 		{Name: socketVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{

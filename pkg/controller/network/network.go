@@ -52,18 +52,29 @@ func ours(key client.ObjectKey) bool {
 type group struct {
 	key     client.ObjectKey
 	tunnel  *v1alpha1.Tunnel
-	network *v1alpha1.RemoteNetwork // of the Tunnel of a network
+	network *v1alpha1.RemoteNetwork // of the Tunnel of a network; nil also if it is removed
 	cluster *clusterv1.Cluster
-	// networks are all RemoteNetworks of the Cluster, also while that does not exist.
+	// networks are all RemoteNetworks of the Cluster that are not removed.
 	networks []v1alpha1.RemoteNetwork
 }
 
-// owner returns the object that controls the Tunnel; nil: it does not exist, or there is no network left.
+// removed reports whether a RemoteNetwork counts as gone. A finalizer, which the operator of a site may add, does not
+// keep it after its deletion. While its Cluster is paused it stays: clusterctl deletes what it has moved, and removes
+// the finalizers afterwards.
+func removed(network *v1alpha1.RemoteNetwork, cluster *clusterv1.Cluster) bool {
+	return !network.DeletionTimestamp.IsZero() &&
+		(cluster == nil || !objects.Paused(objects.Group{Cluster: cluster}))
+}
+
+// owner returns the object that controls the Tunnel; nil: it does not exist, or there has been no network yet. The
+// Tunnel of apiservers stays when the last network is gone: nothing is reachable by it then, and control planes refer
+// to its Secret, or have its content on their machines.
 func (g group) owner() client.Object {
 	switch {
 	case g.ofNetwork() && g.network != nil && g.cluster != nil:
 		return g.network
-	case !g.ofNetwork() && g.cluster != nil && len(g.networks) > 0:
+	case !g.ofNetwork() && g.cluster != nil &&
+		(len(g.networks) > 0 || g.tunnel != nil && metav1.IsControlledBy(g.tunnel, g.cluster)):
 		return g.cluster
 	}
 	return nil
@@ -117,6 +128,9 @@ func load(ctx context.Context, from client.Reader, key client.ObjectKey) (g grou
 	if g.cluster, err = objects.Get(ctx, from, cluster, &clusterv1.Cluster{}); err != nil {
 		return g, objects.Wrap("reading Cluster", err)
 	}
+	if g.network != nil && removed(g.network, g.cluster) {
+		g.network = nil
+	}
 	return g, nil
 }
 
@@ -126,7 +140,8 @@ func (r *Reconciler) load(ctx context.Context, key client.ObjectKey) (group, err
 	if err != nil || g.cluster == nil {
 		return g, err
 	}
-	g.networks, err = reconciler.NetworksOf(ctx, r.Client, client.ObjectKeyFromObject(g.cluster))
+	all, err := reconciler.NetworksOf(ctx, r.Client, client.ObjectKeyFromObject(g.cluster))
+	g.networks = slices.DeleteFunc(all, func(n v1alpha1.RemoteNetwork) bool { return removed(&n, g.cluster) })
 	return g, err
 }
 
@@ -168,10 +183,8 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 	switch {
 	case g.foreign():
 		return reconcile.Result{}, nil
-	case owner == nil && tunnel.Waits(g.tunnel):
+	case owner == nil && waits(g.tunnel):
 		return r.tunnels.Prepare(ctx, g.tunnel, r.arrives(g.key))
-	case g.moves():
-		return reconcile.Result{}, r.recordPaused(ctx, g)
 	case g.tunnel != nil && (owner == nil || controlledByOther(g.tunnel, owner) || g.ofEarlier()):
 		return reconcile.Result{}, r.end(ctx, g)
 	case owner == nil:
@@ -187,11 +200,10 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 	return r.serve(ctx, g, owner)
 }
 
-// moves reports whether the Tunnel of the apiservers of a paused Cluster has no network: clusterctl creates the objects
-// of a Cluster, and deletes them, in any order.
-func (g group) moves() bool {
-	return !g.ofNetwork() && g.tunnel != nil && g.cluster != nil && len(g.networks) == 0 &&
-		metav1.IsControlledBy(g.tunnel, g.cluster) && g.paused()
+// waits reports whether a Tunnel waits for its Cluster. One that has served a network does not, whatever its annotation
+// says: the operator of a site can write that, and remove the owner, before the network is removed.
+func waits(of *v1alpha1.Tunnel) bool {
+	return tunnel.Waits(of) && (of.Status.Served == nil || of.Status.Served.EnrolmentOnly)
 }
 
 // arrives returns a function that reports whether what will own a Tunnel exists: the RemoteNetwork, or the Cluster of
@@ -199,7 +211,7 @@ func (g group) moves() bool {
 func (r *Reconciler) arrives(key client.ObjectKey) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		now, err := load(ctx, r.Live, key)
-		return now.network != nil || now.cluster != nil, err
+		return now.network != nil || !now.ofNetwork() && now.cluster != nil, err
 	}
 }
 
@@ -230,22 +242,39 @@ func (r *Reconciler) serve(ctx context.Context, g group, owner client.Object) (r
 	return r.tunnels.Deliver(ctx, g.cluster, tunnel, b)
 }
 
-// recordPaused records the decision about a Tunnel of a paused Cluster that has none on record, and writes nothing
-// else: clusterctl move or a restored backup has just created it, and its edges are about to connect here.
+// recordPaused records the decision about a Tunnel of a paused Cluster that has none on record: clusterctl move or a
+// restored backup has just created it, and its edges are about to connect here. Otherwise it only withdraws: a pause
+// must not keep gateways dialling an address that the installation no longer permits.
 func (r *Reconciler) recordPaused(ctx context.Context, g group) error {
-	if g.tunnel == nil || !g.tunnel.DeletionTimestamp.IsZero() {
+	if g.tunnel == nil {
 		return nil
 	}
 	claim, err := r.claim(ctx, g, g.tunnel)
-	if err != nil || claim.Candidate == nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) &&
-		!arrivedLater(g.tunnel.Status.Served.Network, claim.Candidate.Network) {
-		return nil
+	case claim.Candidate == nil:
+		return r.tunnels.Withdraw(ctx, g.tunnel, nil)
+	case !g.tunnel.DeletionTimestamp.IsZero() ||
+		g.tunnel.HeldID() != "" && decision.ServedFor(g.tunnel, g.cluster.UID) &&
+			!arrivedLater(g.tunnel.Status.Served.Network, claim.Candidate.Network):
+		return r.tunnels.Withdraw(ctx, g.tunnel, func(status *v1alpha1.TunnelStatus) {
+			keepPermitted(status.Served, claim.Candidate.Network)
+		})
 	}
 	_, _, err = r.tunnels.Decide(ctx, g.tunnel, claim)
 	return err
+}
+
+// keepPermitted removes the addresses of apiservers from the record of a network that gateways may no longer dial.
+func keepPermitted(recorded *v1alpha1.ServedStatus, now *decision.NetworkFacts) {
+	if recorded == nil || recorded.Network == nil || now == nil {
+		return
+	}
+	all := &recorded.Network.APIServers
+	*all = slices.DeleteFunc(*all, func(address string) bool {
+		return !slices.ContainsFunc(now.APIServers, func(e model.Endpoint) bool { return e.String() == address })
+	})
 }
 
 // arrivedLater reports whether the Tunnel of the apiservers, or that of the Cluster, was decided after the record of a
@@ -300,7 +329,7 @@ func (r *Reconciler) owners(ctx context.Context, g group) (o decision.NetworkOwn
 // adopt makes the Cluster the controlling owner of a network, so that both move and end together. Another controlling
 // owner stays, except an earlier Cluster of the same name.
 func (r *Reconciler) adopt(ctx context.Context, g group) error {
-	if g.network == nil || metav1.IsControlledBy(g.network, g.cluster) || !g.network.DeletionTimestamp.IsZero() {
+	if g.network == nil || metav1.IsControlledBy(g.network, g.cluster) {
 		return nil
 	}
 	own := objects.OwnerRef(clusterv1.GroupVersion.WithKind("Cluster"), g.cluster)
@@ -346,8 +375,8 @@ func (r *Reconciler) ensure(ctx context.Context, g group, owner client.Object) (
 	return want, nil
 }
 
-// end removes a Tunnel whose network or Cluster is gone, also if there is a new one of the same name, or whose Cluster
-// has no network left. Its edges cannot return after that, so it reads from the apiserver: the cache may be late.
+// end removes a Tunnel whose network or Cluster is gone, also if there is a new one of the same name. Its edges cannot
+// return after that, so it reads from the apiserver: the cache may be late.
 func (r *Reconciler) end(ctx context.Context, g group) error {
 	now, err := load(ctx, r.Live, g.key)
 	if err != nil || now.tunnel == nil || now.tunnel.UID != g.tunnel.UID {
@@ -358,9 +387,9 @@ func (r *Reconciler) end(ctx context.Context, g group) error {
 		if err := r.Live.List(ctx, &list, client.InNamespace(g.key.Namespace)); err != nil {
 			return objects.Wrap("listing RemoteNetworks", err)
 		}
-		now.networks = slices.DeleteFunc(
-			list.Items, func(n v1alpha1.RemoteNetwork) bool { return n.Spec.ClusterName != now.cluster.Name },
-		)
+		now.networks = slices.DeleteFunc(list.Items, func(n v1alpha1.RemoteNetwork) bool {
+			return n.Spec.ClusterName != now.cluster.Name || removed(&n, now.cluster)
+		})
 	}
 	if owner := now.owner(); owner != nil && !controlledByOther(now.tunnel, owner) && !now.ofEarlier() {
 		return nil // the next event of the cache comes back here

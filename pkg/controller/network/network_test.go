@@ -3,6 +3,7 @@ package network
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -51,13 +52,15 @@ func servedSite(cluster *clusterv1.Cluster, recorded types.UID) (*v1alpha1.Remot
 	return site, own
 }
 
-// reconcileOnce reconciles a Tunnel with an in-memory apiserver.
-func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel) {
+// reconcileOnce reconciles a Tunnel with an in-memory apiserver, in an installation where gateways may dial apiservers
+// in these networks.
+func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiservers ...netip.Prefix) {
 	t.Helper()
 	d := reconciler.Deps{
 		Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Recorder: events.NewFakeRecorder(10),
 	}
+	d.Config.APIServerCIDRs = apiservers
 	tunnels := tunnel.New(d, records.NewEndedTunnels(api, api, d.Config.Namespace, time.Now), nil, nil)
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(own)}
 	if _, err := New(d, tunnels).Reconcile(t.Context(), request); err != nil {
@@ -152,6 +155,182 @@ func TestOnlyThePauseOfTheClusterMakesAMove(t *testing.T) {
 			reconcileOnce(t, api, own)
 			if gone, denied := ended(t, api, own); !gone || denied != tc.denied {
 				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.denied)
+			}
+		})
+	}
+}
+
+// TestATunnelThatHasServedWaitsForNoCluster: the operator of a site may annotate the Tunnel of its network like one
+// that waits, and remove its owner. When the network is removed, its edges must be denied nevertheless.
+func TestATunnelThatHasServedWaitsForNoCluster(t *testing.T) {
+	for name, tc := range map[string]struct {
+		served v1alpha1.ServedStatus
+		ends   bool
+	}{
+		"it has served": {
+			served: v1alpha1.ServedStatus{ClusterUID: "a", Network: &v1alpha1.ServedNetwork{ClusterName: "c1"}}, ends: true,
+		},
+		"only edges have enrolled": {served: v1alpha1.ServedStatus{EnrolmentOnly: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			_, own := servedSite(cluster, "a")
+			own.OwnerReferences, own.Status.Served = nil, &tc.served
+			own.Annotations = map[string]string{
+				v1alpha1.PreparedAnnotation: time.Now().AddDate(9, 0, 0).Format(time.RFC3339),
+			}
+			api := controllertest.FakeAPI(t, cluster, own)
+			reconcileOnce(t, api, own)
+			if gone, denied := ended(t, api, own); gone != tc.ends || denied != tc.ends {
+				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, tc.ends)
+			}
+		})
+	}
+}
+
+// TestAFinalizerKeepsNoNetworkServed: the operator of a site may add one to its network, and must not keep its edges by
+// it when the network is deleted.
+func TestAFinalizerKeepsNoNetworkServed(t *testing.T) {
+	pause := map[string]string{clusterv1.PausedAnnotation: ""}
+	for name, tc := range map[string]struct {
+		change func(*clusterv1.Cluster, *v1alpha1.RemoteNetwork, *v1alpha1.Tunnel)
+		stays  bool
+	}{
+		"nothing is paused": {change: func(*clusterv1.Cluster, *v1alpha1.RemoteNetwork, *v1alpha1.Tunnel) {}},
+		"the network and its Tunnel are paused": {
+			change: func(_ *clusterv1.Cluster, n *v1alpha1.RemoteNetwork, own *v1alpha1.Tunnel) {
+				n.Annotations, own.Annotations = pause, pause
+				own.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPaused, Status: metav1.ConditionTrue}}
+			},
+		},
+		"the Cluster is paused, because it is moved": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.RemoteNetwork, _ *v1alpha1.Tunnel) {
+				c.Spec.Paused = ptr.To(true)
+			},
+			stays: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			site, own := servedSite(cluster, "a")
+			site.Finalizers, site.DeletionTimestamp = []string{"example.com/keep"}, &metav1.Time{Time: time.Now()}
+			tc.change(cluster, site, own)
+			egress := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "c1.egress"}}
+			api := controllertest.FakeAPI(t, cluster, site, own)
+			reconcileOnce(t, api, own)
+			reconcileOnce(t, api, egress)
+			if gone, denied := ended(t, api, own); gone == tc.stays || denied == tc.stays {
+				t.Errorf("the Tunnel is gone: %t, its edges are denied: %t, want %t", gone, denied, !tc.stays)
+			}
+			if gone, _ := ended(t, api, egress); !gone {
+				t.Error("a network that is gone gives the apiservers a Tunnel")
+			}
+		})
+	}
+}
+
+// TestTheTunnelOfApiserversOutlivesTheirNetworks: its Secret is mounted by hosted control planes, and machines have its
+// token. It ends with its Cluster, and when it is deleted.
+func TestTheTunnelOfApiserversOutlivesTheirNetworks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*clusterv1.Cluster, *v1alpha1.Tunnel) *clusterv1.Cluster // nil: the Cluster is gone
+		ends   bool
+	}{
+		"without a network": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) *clusterv1.Cluster { return c },
+		},
+		"the Cluster is paused": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) *clusterv1.Cluster {
+				c.Spec.Paused = ptr.To(true)
+				return c
+			},
+		},
+		"everything is being deleted, as in the foreground": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				c.Finalizers = []string{clusterv1.ClusterFinalizer}
+				c.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+				egress.DeletionTimestamp = c.DeletionTimestamp
+				return c
+			},
+		},
+		"the Tunnel is deleted": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				egress.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+				return c
+			},
+			ends: true,
+		},
+		"the Cluster is another one": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.Tunnel) *clusterv1.Cluster {
+				c.UID = "b"
+				return c
+			},
+			ends: true,
+		},
+		"the Cluster is gone": {
+			change: func(*clusterv1.Cluster, *v1alpha1.Tunnel) *clusterv1.Cluster { return nil }, ends: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			egress := &v1alpha1.Tunnel{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "prod", Name: "c1.egress", UID: "uid-of-the-tunnel", Finalizers: []string{v1alpha1.TunnelFinalizer},
+					OwnerReferences: []metav1.OwnerReference{
+						*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")),
+					},
+				},
+				Spec:   v1alpha1.TunnelSpec{ID: heldID, EgressOf: "c1"},
+				Status: v1alpha1.TunnelStatus{ID: heldID, Served: &v1alpha1.ServedStatus{ClusterUID: "a"}},
+			}
+			all := []client.Object{egress}
+			if cluster = tc.change(cluster, egress); cluster != nil {
+				all = append(all, cluster)
+			}
+			api := controllertest.FakeAPI(t, all...)
+			reconcileOnce(t, api, egress)
+			if gone, denied := ended(t, api, egress); gone != tc.ends || denied != tc.ends {
+				t.Errorf("the Tunnel is gone: %t, its nodes are denied: %t, want %t", gone, denied, tc.ends)
+			}
+		})
+	}
+}
+
+// TestAPauseKeepsNoAddressThatIsNoLongerPermitted: gateways would dial it for as long as the pause lasts, which the
+// operator of a site can set. Nothing is granted meanwhile, and a token ends with its Secret.
+func TestAPauseKeepsNoAddressThatIsNoLongerPermitted(t *testing.T) {
+	for i, name := range []string{"of the Cluster", "of the network", "of the Tunnel"} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.9.0.1", Port: 6443}
+			site, own := servedSite(cluster, "a")
+			site.Spec.CIDRs = append(site.Spec.CIDRs, "10.3.0.0/16")
+			own.Status.Served.Network.APIServers = []string{"10.9.0.1:6443", "10.9.0.2:6443"}
+			own.Status.Tokens = []v1alpha1.TokenStatus{{SHA256: "of-a-deleted-secret", MaxUses: 1}}
+			paused := []client.Object{cluster, site, own}[i]
+			paused.SetAnnotations(map[string]string{clusterv1.PausedAnnotation: ""})
+			api := controllertest.FakeAPI(t, cluster, site, own)
+			for _, step := range []struct {
+				permitted string
+				want      []string
+			}{
+				{permitted: "10.9.0.0/24", want: []string{"10.9.0.1:6443"}},
+				{permitted: "10.8.0.0/24"},
+				{permitted: "10.9.0.0/24"},
+			} {
+				reconcileOnce(t, api, own, netip.MustParsePrefix(step.permitted))
+				now := controllertest.Read(t, api, own).Status
+				if len(now.Tokens) > 0 {
+					t.Errorf("the token of a Secret that does not exist is still valid: %+v", now.Tokens)
+				}
+				served := now.Served.Network
+				if !slices.Equal(served.APIServers, step.want) || !slices.Equal(served.CIDRs, []string{"10.2.0.0/16"}) {
+					t.Errorf("with %s gateways dial %v, want %v; CIDRs %v", step.permitted, served.APIServers, step.want, served.CIDRs)
+				}
 			}
 		})
 	}

@@ -103,7 +103,9 @@ func (r *Reconciler) tunnelsBeside(ctx context.Context, o client.Object) ([]clie
 	own := named(decision.NetworkTunnel(network.Name))
 	keys := []client.ObjectKey{named(decision.EgressTunnel(network.Spec.ClusterName)), own}
 	others, err := reconciler.NetworksOf(ctx, r.Client, named(network.Spec.ClusterName))
-	others = slices.DeleteFunc(others, func(n v1alpha1.RemoteNetwork) bool { return n.Name == network.Name })
+	others = slices.DeleteFunc(others, func(n v1alpha1.RemoteNetwork) bool {
+		return n.Name == network.Name || !n.DeletionTimestamp.IsZero()
+	})
 	if all := decision.OldestNetworks(append(slices.Clone(others), *network)); !slices.ContainsFunc(
 		all, func(n v1alpha1.RemoteNetwork) bool { return n.Name == network.Name },
 	) {

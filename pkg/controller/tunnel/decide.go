@@ -25,8 +25,10 @@ import (
 // Claim is what a Tunnel may get in its situation.
 type Claim struct {
 	Candidate *decision.Candidate // nil: it gets nothing, and its recorded names stay reserved
-	Enrols    bool                // edges may enrol, unless the decision is fatal: tokens are chosen
-	TokensEnd bool                // every token of edges ends
+	// Enrols is true if edges may enrol, unless the decision is fatal: tokens are chosen. Otherwise those end whose Secret
+	// does not exist.
+	Enrols    bool
+	TokensEnd bool // every token of edges ends
 	Condition func(decision.Resolution) metav1.Condition
 	// Initial completes the first status of a Tunnel, unless the decision is fatal, and returns further conditions; nil:
 	// it is not the first, or nothing is added. Its last argument is the condition of the decision.
@@ -51,10 +53,14 @@ func (r *Reconciler) Decide(
 	// After the write, so that a name leaves one record before it enters another. Also after a failed write: the registry
 	// has changed, and a retry would find no affected Clusters.
 	defer r.enqueue(resolution.Affected)
-	if c.TokensEnd {
+	switch {
+	case c.TokensEnd:
 		status.Tokens = nil
-	}
-	if c.Enrols {
+	case !c.Enrols:
+		if err := r.endDeleted(ctx, tunnel, status); err != nil {
+			return resolution, b, err
+		}
+	default:
 		status.Edges = records.CurrentEdges(status.Edges, r.Now())
 		if resolution.Fatal == nil {
 			if b, err = r.chooseTokens(ctx, tunnel, status); err != nil {
@@ -70,6 +76,50 @@ func (r *Reconciler) Decide(
 		conditions = append(conditions, c.Initial(status, conditions[0])...)
 	}
 	return resolution, b, r.report(ctx, tunnel, status, conditions...)
+}
+
+// Withdraw writes what is withdrawn from a Tunnel while it is paused: the tokens whose Secret does not exist, and what
+// change removes from the status, if it is not nil. Nothing is granted.
+func (r *Reconciler) Withdraw(
+	ctx context.Context, tunnel *v1alpha1.Tunnel, change func(*v1alpha1.TunnelStatus),
+) error {
+	status := tunnel.Status.DeepCopy()
+	if err := r.endDeleted(ctx, tunnel, status); err != nil {
+		return err
+	}
+	if change != nil {
+		change(status)
+	}
+	return r.report(ctx, tunnel, status)
+}
+
+// endDeleted ends the tokens whose Secret does not exist, and chooses no others. Deleting the Secret is the response to
+// a stolen token, and a pause must not delay it.
+func (r *Reconciler) endDeleted(ctx context.Context, tunnel *v1alpha1.Tunnel, status *v1alpha1.TunnelStatus) error {
+	if r.Config.NoTunnels {
+		return nil
+	}
+	key := client.ObjectKeyFromObject(tunnel)
+	undelivered := r.undelivered.get(key)
+	if left := endUnused(status.Tokens, undelivered.edge); len(left) < len(status.Tokens) {
+		secret, err := r.bootstrapSecret(ctx, key)
+		if err != nil {
+			return err
+		}
+		if secret == nil {
+			status.Tokens = left
+		}
+	}
+	if left := endReports(status.BootReportTokens, undelivered.report); len(left) < len(status.BootReportTokens) {
+		secret, err := r.reportSecret(ctx, tunnel)
+		if err != nil {
+			return err
+		}
+		if secret == nil {
+			status.BootReportTokens = left
+		}
+	}
+	return nil
 }
 
 // Bootstrap is the pending work on bootstrap Secrets after their tokens are on record; zero: none.

@@ -33,10 +33,7 @@ func chooseReportToken(
 		return token != "" && i >= 0 && now.Before(replaceAt(c, status.BootReportTokens[i]))
 	}
 	if secret == nil { // deleting the Secret ends the tokens in it
-		hash := enrol.HashToken(undelivered)
-		status.BootReportTokens = slices.DeleteFunc(
-			status.BootReportTokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 != hash },
-		)
+		status.BootReportTokens = endReports(status.BootReportTokens, undelivered)
 	} else if token = tokenIn(secret); fresh(token) {
 		return token, nil
 	}
@@ -51,6 +48,12 @@ func chooseReportToken(
 	}
 	status.BootReportTokens = validReportTokens(append(status.BootReportTokens, record), now)
 	return token, nil
+}
+
+// endReports removes the records of all tokens for boot reports, except one.
+func endReports(tokens []v1alpha1.TokenStatus, except string) []v1alpha1.TokenStatus {
+	hash := enrol.HashToken(except)
+	return slices.DeleteFunc(slices.Clone(tokens), func(t v1alpha1.TokenStatus) bool { return t.SHA256 != hash })
 }
 
 // validReportTokens removes the records of expired tokens, and the oldest beyond the limit. Usually there are two.

@@ -90,17 +90,19 @@ func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Acti
 	return reconcile.Result{}, r.recordPaused(ctx, o)
 }
 
-// recordPaused records the decision about a Tunnel of a paused Cluster that has none on record, and writes nothing
-// else. A Tunnel that clusterctl move or a restored backup has just created has no status, and its edges are about to
-// connect here.
+// recordPaused records the decision about a Tunnel of a paused Cluster that has none on record. A Tunnel that
+// clusterctl move or a restored backup has just created has no status, and its edges are about to connect here.
+// Otherwise it only withdraws.
 func (r *Reconciler) recordPaused(ctx context.Context, o objects.Group) error {
-	if o.Cluster == nil || o.Tunnel == nil || !objects.Paused(o) || r.Config.NoTunnels || granted(o) ||
-		o.TunnelDeleting() || !objects.OptedIn(o.Cluster, r.Config.AllClusters) {
+	if o.Tunnel == nil || r.Config.NoTunnels || !objects.HasPause(o.Tunnel) && (o.Cluster == nil || !objects.Paused(o)) {
 		return nil
+	}
+	if o.Cluster == nil || granted(o) || o.TunnelDeleting() || !objects.OptedIn(o.Cluster, r.Config.AllClusters) {
+		return r.Withdraw(ctx, o.Tunnel, nil)
 	}
 	candidate, ok := decision.CandidateOf(o.Cluster, o.Tunnel)
 	if !ok {
-		return nil
+		return r.Withdraw(ctx, o.Tunnel, nil)
 	}
 	_, _, err := r.Decide(ctx, o.Tunnel, Claim{Candidate: &candidate, Condition: accepted})
 	return err
