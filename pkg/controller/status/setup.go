@@ -76,12 +76,9 @@ func (r *Reconciler) tunnelsOf(ctx context.Context, cluster client.Object) []rec
 	if err != nil && ctx.Err() == nil {
 		r.Log.Error("cannot find the networks of a Cluster", "cluster", key.String(), "error", err)
 	}
-	names := make([]string, 0, len(networks)+1)
+	names := []string{decision.EgressTunnel(key.Name)} // which outlives the networks
 	for i := range networks {
 		names = append(names, decision.NetworkTunnel(networks[i].Name))
-	}
-	if len(names) > 0 {
-		names = append(names, decision.EgressTunnel(key.Name))
 	}
 	for _, name := range names {
 		requests = append(
