@@ -53,12 +53,15 @@ func (p *proxyChecks) begin(key client.ObjectKey, address string) (refused *refu
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if last := p.refused[key]; last != nil {
-		since := p.now().Sub(last.asked)
-		switch {
-		case last.address == address && since < last.wait:
+		period := checkRetry // one Tunnel must not probe many addresses
+		if last.address == address {
+			period = last.wait
+		}
+		switch left := reconciler.Remaining(last.asked, period, p.now()); {
+		case left > 0 && last.address == address:
 			return last, nil
-		case last.address != address && since < checkRetry: // one Tunnel must not probe many addresses
-			return nil, reconciler.Later{Wait: checkRetry - since}
+		case left > 0:
+			return nil, reconciler.Later{Wait: left}
 		}
 	}
 	select {
