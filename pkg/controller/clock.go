@@ -13,11 +13,13 @@ type Clock struct {
 	offset time.Duration // the apiserver's clock minus ours
 }
 
-// Now returns the apiserver's time, to about a second.
+// Now returns the apiserver's time, to about a second. It can go back: a clock is corrected, or several apiservers have
+// different clocks. The result has no monotonic reading. With one, a correction of this machine's clock would be a step
+// of the result, because the offset changes with it.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Now().Add(c.offset)
+	return time.Now().Round(0).Add(c.offset)
 }
 
 // Wrap returns a transport that reads the time from each answer, for rest.Config.Wrap.

@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +55,15 @@ func TestTheClockFollowsTheAPIServer(t *testing.T) {
 	}
 	if wrong := time.Until(clock.Now()).Abs(); wrong > 2*time.Second { // both have the clock of this machine
 		t.Errorf("the clock is wrong by %s", wrong)
+	}
+}
+
+// TestACorrectionOfThisClockIsNoStep: a clock that is 10 minutes late is set right, and the next answer makes the
+// offset zero. By their monotonic readings, which have no such step, the time after that would be 10 minutes earlier.
+func TestACorrectionOfThisClockIsNoStep(t *testing.T) {
+	late := &Clock{offset: 10 * time.Minute}
+	if now := late.Now().String(); strings.Contains(now, "m=") {
+		t.Errorf("%s has a monotonic reading", now)
 	}
 }
 

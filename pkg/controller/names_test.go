@@ -197,6 +197,22 @@ func TestATunnelThatIsNoLongerAcceptedRestoresItsKubeconfig(t *testing.T) {
 	waitServer(t, m, secret, controllertest.ConnectServer(cluster))
 }
 
+// TestAnEndpointThatIsNoAddressIsReported: Cluster API accepts it, a Tunnel does not.
+func TestAnEndpointThatIsNoAddressIsReported(t *testing.T) {
+	m := apiserver(t)
+	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
+	cluster.Spec.ControlPlaneEndpoint.Host = "https://api.example.com"
+	controllertest.Create(t, m, cluster)
+	waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidAPIServer)
+	controllertest.Edit(t, m, cluster, func(c *clusterv1.Cluster) {
+		c.Spec.ControlPlaneEndpoint.Host = "api.example.com"
+	})
+	tunnel := waitCondition(t, m, cluster, v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+	if got := tunnel.Spec.APIServer.Address; got != "api.example.com" {
+		t.Errorf("the address of the apiserver is %q", got)
+	}
+}
+
 func TestABadKubeconfigDoesNotAffectOtherClusters(t *testing.T) {
 	m := apiserver(t)
 	ns := kubetest.NewNamespace(t, m)

@@ -20,10 +20,12 @@ const (
 )
 
 // FillAPIServer fills empty fields of a Tunnel's apiServer from its Cluster, as documented at v1alpha1.APIServerSpec.
-// While the Cluster has no valid endpoint, it changes nothing.
+// While the Cluster has no valid endpoint, it changes nothing. Cluster API limits only the length of a host, and the
+// apiserver would reject any that is neither an IP address nor a DNS name in a Tunnel.
 func FillAPIServer(spec *v1alpha1.APIServerSpec, cluster *clusterv1.Cluster) {
 	endpoint := cluster.Spec.ControlPlaneEndpoint
-	if !endpoint.IsValid() || len(endpoint.Host) > maxAddress {
+	address := model.Endpoint{Host: canonical(endpoint.Host), Port: defaultPort}
+	if !endpoint.IsValid() || len(endpoint.Host) > maxAddress || address.Validate() != nil {
 		return
 	}
 	onControlPlane := cluster.Annotations[v1alpha1.EdgesAnnotation] == v1alpha1.EdgesOnControlPlane
@@ -55,5 +57,13 @@ func apiServers(cluster *clusterv1.Cluster, tunnel *v1alpha1.Tunnel) (first mode
 }
 
 // canonical returns an address in the form that all programs use: lower case and without the trailing dot. Clouds write
-// names in upper case or with a trailing dot, both of which DNS accepts.
-func canonical(address string) string { return strings.ToLower(strings.TrimSuffix(address, ".")) }
+// names in upper case or with a trailing dot, both of which DNS accepts. Only ASCII has a lower case here: a character
+// that Unicode makes an ASCII letter is none in a Tunnel.
+func canonical(address string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r - 'A' + 'a'
+		}
+		return r
+	}, strings.TrimSuffix(address, "."))
+}

@@ -28,7 +28,7 @@ var DefaultBootBounds = BootBounds{
 // Boot is the latest boot report of one machine.
 type Boot struct {
 	Host     string    // identifies the machine within its workload cluster
-	Received time.Time // by the clock of this process
+	Received time.Time // by the clock of this process, or of view.View.SetClock
 	// Report is shared and must not be changed.
 	Report *reportv1.BootReport
 

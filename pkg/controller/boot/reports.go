@@ -183,8 +183,8 @@ func (r *Reconciler) tooSoon(key client.ObjectKey, now time.Time) time.Duration 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.recall(key)
-	if wait := m.looked.Add(bootInterval).Sub(now); wait > 0 {
-		return min(wait, bootInterval)
+	if wait := reconciler.Remaining(m.looked, bootInterval, now); wait > 0 {
+		return wait
 	}
 	m.looked = now
 	return 0

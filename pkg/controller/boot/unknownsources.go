@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
 const (
@@ -38,7 +39,7 @@ func (r *Reconciler) reportUnknownSources(
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.recall(client.ObjectKeyFromObject(cluster))
-	quiet := m.lastUnknownEvent.Add(unknownSourcesInterval).Sub(now) // until the next event
+	quiet := reconciler.Remaining(m.lastUnknownEvent, unknownSourcesInterval, now) // until the next event
 	before := m.unknownSources
 	m.unknownSources = map[string]unknownSource{}
 	var news []unmatched
@@ -48,7 +49,7 @@ func (r *Reconciler) reportUnknownSources(
 		if !ok || s.bootID != id {
 			s = unknownSource{bootID: id, since: now}
 		}
-		if wait := max(s.since.Add(unknownSourceTime).Sub(now), quiet); s.reported {
+		if wait := max(reconciler.Remaining(s.since, unknownSourceTime, now), quiet); s.reported {
 			// already reported, or not due yet
 		} else if wait > 0 {
 			next = sooner(next, wait)

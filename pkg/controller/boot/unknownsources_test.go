@@ -103,3 +103,23 @@ func TestUnknownSourcesAreReportedTogether(t *testing.T) {
 		t.Error("an event is too long")
 	}
 }
+
+// TestAClockThatGoesBackProlongsNoWait sets the apiserver's clock back by an hour after an event.
+func TestAClockThatGoesBackProlongsNoWait(t *testing.T) {
+	recorder := events.NewFakeRecorder(2)
+	r := &Reconciler{Deps: reconciler.Deps{Recorder: recorder, Log: slog.New(slog.DiscardHandler)}}
+	cluster, now := kubetest.Cluster("prod", "c1"), time.Date(2026, 1, 1, 9, 0, 0, 0, time.UTC)
+	first := []unmatched{{boot: bootAt("first", "b", "10.0.0.1", now)}}
+	r.tooSoon(client.ObjectKeyFromObject(cluster), now)
+	r.reportUnknownSources(cluster, first, now)
+	r.reportUnknownSources(cluster, first, now.Add(unknownSourceTime))
+
+	now = now.Add(-time.Hour)
+	if wait := r.tooSoon(client.ObjectKeyFromObject(cluster), now); wait != 0 {
+		t.Errorf("the Machines are reconciled after %s", wait)
+	}
+	second := append(first, unmatched{boot: bootAt("second", "b", "10.0.0.2", now)})
+	if next := r.reportUnknownSources(cluster, second, now); next != unknownSourceTime {
+		t.Errorf("the next event is due after %s, want %s", next, unknownSourceTime)
+	}
+}

@@ -144,7 +144,7 @@ func (r *Reconciler) pause(key client.ObjectKey) time.Duration {
 	if !ok {
 		return 0
 	}
-	return max(0, leastPause-r.Now().Sub(last.at))
+	return reconciler.Remaining(last.at, leastPause, r.Now())
 }
 
 // done counts a reading, and returns how long to wait until the next one.

@@ -15,9 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/controllertest"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/enrol/podtoken"
 	"github.com/fairlead/fairlead/pkg/kubeconfig"
@@ -135,6 +137,20 @@ func TestReadingsAreLimited(t *testing.T) {
 				t.Errorf("%d readings in %s", readings, 20*time.Second)
 			}
 		})
+	}
+}
+
+// TestAClockThatGoesBackProlongsNoPause: the last reading then seems to be in the future.
+func TestAClockThatGoesBackProlongsNoPause(t *testing.T) {
+	now, key := time.Now(), client.ObjectKey{Name: "c1"}
+	r := New(reconciler.Deps{Now: func() time.Time { return now }})
+	r.done(key, nil)
+	if wait := r.pause(key); wait != leastPause {
+		t.Errorf("it waits %s, want %s", wait, leastPause)
+	}
+	now = now.Add(-time.Hour)
+	if wait := r.pause(key); wait != 0 {
+		t.Errorf("it waits %s after the clock was set back", wait)
 	}
 }
 

@@ -270,7 +270,10 @@ func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group,
 	}
 	ask := r.resolver.resolves
 	if choice.Name != o.Tunnel.Status.Hostname {
-		ask = r.resolver.leadsTo // the setting about tunnel hostnames does not apply to other names
+		ask = func(ctx context.Context, name, gateway string) answer {
+			// The setting about tunnel hostnames does not apply to other names.
+			return r.resolver.leadsTo(ctx, o.Key.Namespace, name, gateway)
+		}
 	}
 	answer := ask(ctx, choice.Name, r.Config.APIServer.Host)
 	before := o.Tunnel.Status.Kubeconfig

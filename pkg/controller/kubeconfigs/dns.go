@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,7 +18,7 @@ const (
 	// lookupTimeout bounds how long one Cluster may block a worker.
 	lookupTimeout = 2 * time.Second
 	// lookupPause follows a lookup without an answer: while DNS is down, workers wait once in a while and not for every
-	// Cluster.
+	// Cluster. It pauses all lookups if the name belongs to the installation, otherwise those of one owner.
 	lookupPause = 30 * time.Second
 	// lookupInterval is how often a hostname is looked up again.
 	lookupInterval = 10 * time.Minute
@@ -39,7 +40,7 @@ type resolver struct {
 	now    func() time.Time
 
 	mu          sync.Mutex
-	pausedUntil time.Time
+	pausedUntil map[string]time.Time // by the owner of the names; empty: the installation, and with it all others
 }
 
 // resolves reports whether clients reach the gateways by a tunnel hostname: by the setting for all of them, otherwise
@@ -51,14 +52,17 @@ func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answe
 	case config.TunnelDNSNo:
 		return no
 	}
-	return r.leadsTo(ctx, hostname, gateway)
+	return r.leadsTo(ctx, "", hostname, gateway)
 }
 
-// leadsTo reports whether clients that dial a host by its name reach the gateways: every address of host must also be
-// an address of gateway, which is a name or an IP address. The mere existence of an answer proves nothing: wildcard
+// leadsTo reports whether clients that dial a host by its name reach the gateways: every address of hostname must also
+// be an address of gateway, which is a name or an IP address. The mere existence of an answer proves nothing: wildcard
 // records, and resolvers without NXDOMAIN, answer for every name. The result is unknown while DNS does not work.
-func (r *resolver) leadsTo(ctx context.Context, hostname, gateway string) answer {
-	if r.paused() {
+//
+// owner is the namespace that has chosen hostname, or empty for a tunnel hostname. The servers of a name that a
+// namespace chooses may never answer, which must not stop the lookups of others.
+func (r *resolver) leadsTo(ctx context.Context, owner, hostname, gateway string) answer {
+	if r.paused(owner) {
 		return unknown
 	}
 	caller := ctx
@@ -68,14 +72,14 @@ func (r *resolver) leadsTo(ctx context.Context, hostname, gateway string) answer
 	gateways, err := r.addresses(ctx, gateway)
 	if err != nil {
 		if !notFound(err) {
-			r.pause(caller)
+			r.pause(caller, "")
 		}
 		return unknown
 	}
 	found, err := r.addresses(ctx, hostname)
 	switch {
 	case err != nil && !notFound(err):
-		r.pause(caller)
+		r.pause(caller, owner)
 		return unknown
 	case err != nil || len(found) == 0:
 		return no
@@ -112,18 +116,25 @@ func notFound(err error) bool {
 	return errors.As(err, &dnsErr) && dnsErr.IsNotFound
 }
 
-func (r *resolver) paused() bool {
+// paused reports whether lookups of an owner's names are paused, or all are.
+func (r *resolver) paused(owner string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.now().Before(r.pausedUntil)
+	now := r.now()
+	return now.Before(r.pausedUntil[""]) || now.Before(r.pausedUntil[owner])
 }
 
-// pause pauses lookups, unless the caller ended this one before lookupTimeout.
-func (r *resolver) pause(caller context.Context) {
+// pause pauses lookups of an owner's names, unless the caller ended this one before lookupTimeout.
+func (r *resolver) pause(caller context.Context, owner string) {
 	if caller.Err() != nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pausedUntil = r.now().Add(lookupPause)
+	now := r.now()
+	maps.DeleteFunc(r.pausedUntil, func(_ string, until time.Time) bool { return !now.Before(until) })
+	if r.pausedUntil == nil {
+		r.pausedUntil = map[string]time.Time{}
+	}
+	r.pausedUntil[owner] = now.Add(lookupPause)
 }

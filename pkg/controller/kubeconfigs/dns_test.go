@@ -129,6 +129,47 @@ func TestAFailedDNSServerIsNotQueriedForEveryCluster(t *testing.T) {
 	}
 }
 
+// TestANameWithoutAnAnswerPausesOnlyItsOwner: the owner of a namespace chooses names, and the servers of their zones.
+func TestANameWithoutAnAnswerPausesOnlyItsOwner(t *testing.T) {
+	const gateway, foreign = "10.1.1.1", "api.broken.example"
+	at, asked, broken := time.Now(), map[string]int{}, foreign
+	r := &resolver{mode: config.TunnelDNSAuto, now: func() time.Time { return at }, lookup: func(
+		_ context.Context, host string,
+	) ([]string, error) {
+		asked[host]++
+		if host == broken {
+			return nil, context.DeadlineExceeded
+		}
+		return []string{gateway}, nil
+	}}
+	for range 3 {
+		if got := r.leadsTo(t.Context(), "team-a", foreign, gateway); got != unknown {
+			t.Errorf("a name without an answer: got %d", got)
+		}
+		if got := r.resolves(t.Context(), controllertest.Hostname, gateway); got != yes {
+			t.Errorf("a tunnel hostname: got %d", got)
+		}
+		if got := r.leadsTo(t.Context(), "team-b", "api.example.com", gateway); got != yes {
+			t.Errorf("a name of another owner: got %d", got)
+		}
+		if got := r.leadsTo(t.Context(), "team-a", "api.example.com", gateway); got != unknown {
+			t.Errorf("another name of the same owner: got %d", got)
+		}
+	}
+	if asked[foreign] != 1 {
+		t.Errorf("the servers of a name that do not answer were asked %d times", asked[foreign])
+	}
+	// The zone of tunnel hostnames is the installation's. Without it, DNS is down.
+	at, broken = at.Add(lookupPause), controllertest.Hostname
+	r.resolves(t.Context(), controllertest.Hostname, gateway)
+	if got := r.leadsTo(t.Context(), "team-b", "api.example.com", gateway); got != unknown {
+		t.Errorf("while DNS is down: got %d", got)
+	}
+	if len(r.pausedUntil) != 1 {
+		t.Errorf("%d pauses are kept, although all but one have ended", len(r.pausedUntil))
+	}
+}
+
 func TestACallerThatDoesNotWaitPausesNoLookups(t *testing.T) {
 	asked := 0
 	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
+	"github.com/fairlead/fairlead/pkg/controller/reconciler"
 )
 
 const (
@@ -65,7 +66,7 @@ func (w *previousEndpoints) ask(o objects.Group, server string, expected bool) (
 		way = &previousEndpoint{server: server}
 		w.known[o.Key] = way
 	}
-	if !way.asking && w.now().Sub(way.askedAt) >= probeFresh {
+	if !way.asking && reconciler.Remaining(way.askedAt, probeFresh, w.now()) == 0 {
 		leg := serverLeg(o, server)
 		select {
 		case w.slots <- struct{}{}:
@@ -93,16 +94,21 @@ func (w *previousEndpoints) probe(key client.ObjectKey, way *previousEndpoint, l
 }
 
 // lastWorking returns when the server of a key answered last, or, if it never has, when it was first probed. The first
-// call sets that to began.
+// call sets that to began. The result is never later than now.
 func (w *previousEndpoints) lastWorking(key client.ObjectKey, began time.Time) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	way := w.known[key]
-	if way == nil {
-		return began
+	now, way := w.now(), w.known[key]
+	if began.After(now) { // the clock was corrected
+		began = now
 	}
-	if way.lastWorking.IsZero() {
+	switch {
+	case way == nil:
+		return began
+	case way.lastWorking.IsZero():
 		way.lastWorking = began
+	case way.lastWorking.After(now):
+		way.lastWorking = now
 	}
 	return way.lastWorking
 }

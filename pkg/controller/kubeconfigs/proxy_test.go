@@ -2,6 +2,7 @@ package kubeconfigs
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -80,6 +81,38 @@ func TestADeletedKubeconfigKeepsItsCheckedProxy(t *testing.T) {
 	w.setSpec(byHTTPS("another:3128"))
 	if after = w.reconcileAfter(0); after.Status.Kubeconfig.Mode != "" {
 		t.Errorf("without a CA another proxy is on record: %+v", after.Status.Kubeconfig)
+	}
+}
+
+// TestAnUnreadableKubeconfigProvesNoProxy: a proxy that is on record counts as checked.
+func TestAnUnreadableKubeconfigProvesNoProxy(t *testing.T) {
+	const kind = v1alpha1.ConditionKubeconfigReady
+	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))
+	write := func(data []byte) *v1alpha1.Tunnel {
+		secret := w.secret()
+		secret.Data[kubeconfig.Key] = data
+		if err := w.api.Update(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		return w.reconcileAfter(checkRetry)
+	}
+	good, bad := w.secret().Data[kubeconfig.Key], []byte("a: {")
+	w.r.handshake = func(context.Context, proxyLeg) error { return errors.New("nothing listens") }
+	tunnel := write(bad)
+	w.check(tunnel, kind, v1alpha1.ReasonInvalidKubeconfig, "cannot parse")
+	if got := tunnel.Status.Kubeconfig; got.Mode != "" || got.ProxyURL != "" {
+		t.Errorf("a proxy that was never checked is on record: %+v", got)
+	}
+	w.check(write(good), kind, v1alpha1.ReasonInvalidProxy, "--dial-networks")
+
+	// One that was checked stays on record.
+	w.r.handshake = func(context.Context, proxyLeg) error { return nil }
+	before := w.reconcileAfter(time.Minute)
+	w.check(before, kind, v1alpha1.ReasonRewritten, "https://proxy:3128")
+	tunnel = write(bad)
+	w.check(tunnel, kind, v1alpha1.ReasonInvalidKubeconfig, "cannot parse")
+	if got := tunnel.Status.Kubeconfig; got.ProxyURL == "" || !cmp.Equal(got, before.Status.Kubeconfig) {
+		t.Errorf("on record is %+v, and before it %+v", got, before.Status.Kubeconfig)
 	}
 }
 

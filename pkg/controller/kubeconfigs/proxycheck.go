@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -53,12 +54,15 @@ func (p *proxyChecks) begin(key client.ObjectKey, address string) (refused *refu
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if last := p.refused[key]; last != nil {
-		since := p.now().Sub(last.asked)
-		switch {
-		case last.address == address && since < last.wait:
+		period := checkRetry // one Tunnel must not probe many addresses
+		if last.address == address {
+			period = last.wait
+		}
+		switch left := reconciler.Remaining(last.asked, period, p.now()); {
+		case left > 0 && last.address == address:
 			return last, nil
-		case last.address != address && since < checkRetry: // one Tunnel must not probe many addresses
-			return nil, reconciler.Later{Wait: checkRetry - since}
+		case left > 0:
+			return nil, reconciler.Later{Wait: left}
 		}
 	}
 	select {
@@ -94,7 +98,8 @@ func (p *proxyChecks) forget(key client.ObjectKey) {
 
 // checkProxy rejects a proxy that client-go could not use: it verifies the proxy like the apiserver, with the CA of the
 // kubeconfig and its tls-server-name. A proxy that has passed the check is kept while it does not answer, and while the
-// kubeconfig is missing: the webhook then writes it into the next one. The error is reconciler.Later.
+// kubeconfig is missing or cannot be read: the webhook then writes it into the next one. Any other one must not be
+// recorded, because it would count as checked. The error is reconciler.Later.
 func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Group) error {
 	known := o.Tunnel.Status.Kubeconfig.Mode == v.record.Mode && o.Tunnel.Status.Kubeconfig.ProxyURL == v.record.ProxyURL
 	if o.Kubeconfig == nil {
@@ -103,12 +108,11 @@ func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Grou
 		}
 		return nil
 	}
-	after := o.Kubeconfig.DeepCopy()
-	if _, err := kubeconfig.Apply(after, o.Key.Name, v.target); err != nil {
-		return nil //nolint:nilerr // it is said where it is written
-	}
-	_, entry, err := kubeconfig.Load(after, o.Key.Name)
+	entry, err := v.applied(o)
 	if err != nil {
+		if !known {
+			v.refuse(v1alpha1.ReasonInvalidKubeconfig, err.Error())
+		}
 		return nil //nolint:nilerr // it is said where it is written
 	}
 	address := o.Tunnel.Spec.Kubeconfig.Proxy.Address
@@ -138,6 +142,16 @@ func (r *Reconciler) checkProxy(ctx context.Context, v *decision, o objects.Grou
 		"mode http-proxy in a network that you trust. It is dialled again at %s",
 		address, refusal.why, at.UTC().Format(time.RFC3339)))
 	return nil
+}
+
+// applied returns the entry of a kubeconfig as it would be written.
+func (v *decision) applied(o objects.Group) (*api.Cluster, error) {
+	after := o.Kubeconfig.DeepCopy()
+	if _, err := kubeconfig.Apply(after, o.Key.Name, v.target); err != nil {
+		return nil, err
+	}
+	_, entry, err := kubeconfig.Load(after, o.Key.Name)
+	return entry, err
 }
 
 // notProved is the whole message about a rejected proxy. The details would tell the writer of a Tunnel what is at an

@@ -62,6 +62,31 @@ func TestARejectingProxyIsDialledWithBackoff(t *testing.T) {
 	}
 }
 
+// TestAClockThatGoesBackProlongsNoPause sets the apiserver's clock back by an hour after a rejection and a probe.
+func TestAClockThatGoesBackProlongsNoPause(t *testing.T) {
+	at, key := time.Now(), client.ObjectKey{Name: "c1"}
+	now := func() time.Time { return at }
+	checks := newProxyChecks(now)
+	checks.slots <- struct{}{}
+	checks.end(key, "proxy:3128", "rejected")
+	previous := newPreviousEndpoints(now, nil, dialRule{})
+	previous.known[key] = &previousEndpoint{lastWorking: at}
+
+	at = at.Add(-time.Hour)
+	if refused, err := checks.begin(key, "proxy:3128"); refused != nil || err != nil {
+		t.Errorf("the proxy is not dialled: %+v, %v", refused, err)
+	}
+	if refused, err := checks.begin(key, "another:3128"); refused != nil || err != nil {
+		t.Errorf("another proxy is not dialled: %+v, %v", refused, err)
+	}
+	if last := previous.lastWorking(key, at); !last.Equal(at) {
+		t.Errorf("the previous endpoint worked at %s, which is later than now, %s", last, at)
+	}
+	if last := previous.lastWorking(client.ObjectKey{Name: "c2"}, at.Add(time.Hour)); !last.Equal(at) {
+		t.Errorf("a switch began at %s, which is later than now, %s", last, at)
+	}
+}
+
 // TestASlowProxyDelaysNoOtherCluster: without a slot nothing is decided, and the next attempt follows soon.
 func TestASlowProxyDelaysNoOtherCluster(t *testing.T) {
 	w := newSwitchWorld(t, controllertest.Config(), controllertest.OriginalServer, byHTTPS("proxy:3128"))

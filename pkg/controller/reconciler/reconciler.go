@@ -115,6 +115,16 @@ type Deps struct {
 	Now      func() time.Time
 }
 
+// Remaining returns how much of a period is left that began at a time; 0: it is over. Deps.Now can go back, so a period
+// that seems to begin later counts as over: it would otherwise last for as long as the clock was wrong.
+func Remaining(began time.Time, period time.Duration, now time.Time) time.Duration {
+	age := now.Sub(began)
+	if age < 0 {
+		return 0
+	}
+	return max(0, period-age)
+}
+
 // LiveStateIgnored passes updates of a Tunnel unless only its live state, which changes often, differs.
 func LiveStateIgnored() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {

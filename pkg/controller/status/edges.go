@@ -183,15 +183,11 @@ func findEdge(live reportview.Live, nodeID string) *reportview.Edge {
 func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Live, now time.Time) {
 	had := len(edge.Gateways) > 0
 	edge.Gateways = mergeGateways(edge.Gateways, l, live, edge.RevokedAt != nil)
-	switch seen := metav1.NewTime(now.Truncate(time.Second)); {
+	switch {
 	case l != nil && (l.Connected || l.Tunnels() > 0), had && len(edge.Gateways) == 0:
-		if edge.LastSeen == nil || edge.LastSeen.Before(&seen) {
-			edge.LastSeen = &seen
-		}
+		edge.LastSeen = lastSeen(edge.LastSeen, now, now)
 	case l != nil && !l.Since.IsZero(): // when its connection ended
-		if ended := metav1.NewTime(l.Since.Truncate(time.Second)); edge.LastSeen == nil || edge.LastSeen.Before(&ended) {
-			edge.LastSeen = &ended
-		}
+		edge.LastSeen = lastSeen(edge.LastSeen, l.Since, now)
 	}
 	switch {
 	case edge.RevokedAt != nil:
@@ -203,6 +199,19 @@ func mergeEdge(edge *v1alpha1.EdgeStatus, l *reportview.Edge, live reportview.Li
 	case live.Known: // its state is no longer known
 		edge.Form, edge.Version, edge.APIServer, edge.LastError = "", "", nil, ""
 	}
+}
+
+// lastSeen returns the later of when an edge was seen before and when it was seen now. No time is in the future: one on
+// record is of a clock that was corrected since.
+func lastSeen(before *metav1.Time, at, now time.Time) *metav1.Time {
+	if at.After(now) {
+		at = now
+	}
+	seen := metav1.NewTime(at.Truncate(time.Second))
+	if before == nil || before.Before(&seen) || before.After(now) {
+		return &seen
+	}
+	return before
 }
 
 // mergeGateways returns the tunnels of an edge by gateway. A gateway that does not report now keeps its last known
@@ -292,7 +301,7 @@ func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) 
 	for i := range after {
 		a, b := before[i], after[i]
 		if (a.LastSeen == nil) != (b.LastSeen == nil) ||
-			(a.LastSeen != nil && b.LastSeen.Sub(a.LastSeen.Time) >= seenInterval) {
+			(a.LastSeen != nil && b.LastSeen.Sub(a.LastSeen.Time).Abs() >= seenInterval) {
 			return false
 		}
 		a.LastSeen, b.LastSeen = nil, nil

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/controller/condition"
@@ -104,6 +106,33 @@ func TestLastSeen(t *testing.T) {
 	}
 	if got := mergeEdges([]v1alpha1.EdgeStatus{edge}, reportview.Live{}, nil, time.Hour, at)[0]; got.LastSeen != nil {
 		t.Error("an edge of which nothing is known was seen")
+	}
+}
+
+// TestNoEdgeWasSeenInTheFuture: a record from before a correction of the clock does not stay, and a time of another
+// clock is not recorded.
+func TestNoEdgeWasSeenInTheFuture(t *testing.T) {
+	at := time.Now().Truncate(time.Second)
+	ahead, earlier := metav1.NewTime(at.Add(time.Hour)), at.Add(-time.Minute)
+	for name, tc := range map[string]struct {
+		edge reportview.Edge
+		want time.Time
+	}{
+		"it is connected":                      {edge: reportview.Edge{Node: "edge-a", Connected: true}, want: at},
+		"it was, by the same clock":            {edge: reportview.Edge{Node: "edge-a", Since: earlier}, want: earlier},
+		"it was, by a clock that is far ahead": {edge: reportview.Edge{Node: "edge-a", Since: ahead.Time}, want: at},
+	} {
+		edge := controllertest.Recorded("edge-a", at.Add(-time.Hour))
+		for _, edge.LastSeen = range []*metav1.Time{nil, &ahead} {
+			live := reportview.Live{Known: true, Edges: []reportview.Edge{tc.edge}}
+			got := mergeEdges([]v1alpha1.EdgeStatus{edge}, live, nil, time.Hour, at)
+			if seen := got[0].LastSeen; seen == nil || !seen.Time.Equal(tc.want) {
+				t.Errorf("%s, and was seen at %v: is recorded as seen at %v, want %s", name, edge.LastSeen, seen, tc.want)
+			}
+			if edge.LastSeen != nil && sameButSeen([]v1alpha1.EdgeStatus{edge}, got, equality.Semantic.DeepEqual) {
+				t.Errorf("%s: the corrected time is not written", name)
+			}
+		}
 	}
 }
 

@@ -146,6 +146,8 @@ func (w *hubWorld) connect(to model.Endpoint, subject model.Subject) *grpc.Clien
 func TestReportsBecomeStatus(t *testing.T) {
 	w := newHubWorld(t, controllertest.APIServer(t))
 	w.config.XDSServer = w.serveHub()
+	const ahead = 5 * time.Minute
+	w.config.Now = func() time.Time { return time.Now().Add(ahead) } // as if the apiserver's clock were
 	changed := workqueue.NewTyped[string]()
 	view := NewView(w.config, w.m, w.m, slog.New(slog.DiscardHandler), changed)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -215,6 +217,9 @@ func TestReportsBecomeStatus(t *testing.T) {
 		tunnel.Status.Conditions, v1alpha1.ConditionEnrolled, metav1.ConditionTrue,
 	) {
 		t.Errorf("conditions %+v", tunnel.Status.Conditions)
+	}
+	if since := view.Tunnel(id).Edges[0].Since; (time.Until(since) - ahead).Abs() > time.Minute {
+		t.Errorf("the edge is connected since %s, which is not by the apiserver's clock", since)
 	}
 	begin := time.Now()
 	if err := stream.Send(&reportv1.GatewayReport{Closed: []string{tunnels[0].Key, tunnels[1].Key}}); err != nil {

@@ -113,7 +113,10 @@ func (r *Reconciler) postponed(tunnel *v1alpha1.Tunnel, now time.Time) time.Dura
 		return 0
 	}
 	last := r.recall(client.ObjectKeyFromObject(tunnel)).written
-	return max(0, r.undecidedSince(tunnel, now).Add(decisionTime).Sub(now), last.Add(writeInterval).Sub(now))
+	return max(
+		reconciler.Remaining(r.undecidedSince(tunnel, now), decisionTime, now),
+		reconciler.Remaining(last, writeInterval, now),
+	)
 }
 
 // undecidedSince returns since when the decision about the spec of a Tunnel is awaited, or the zero time. The decision
@@ -300,7 +303,7 @@ func (r *Reconciler) doubt(key client.ObjectKey, c metav1.Condition, now time.Ti
 			m.doubts = map[string]time.Time{}
 		}
 		since, ok := m.doubts[c.Type]
-		if !ok {
+		if !ok || since.After(now) { // the clock was corrected
 			since = now
 			m.doubts[c.Type] = now
 		}

@@ -187,6 +187,36 @@ func TestUnchangedStatusIsNotWritten(t *testing.T) {
 	}
 }
 
+// TestAClockThatGoesBackStopsNoWrites sets the apiserver's clock back after a write.
+func TestAClockThatGoesBackStopsNoWrites(t *testing.T) {
+	cluster, tunnel := controllertest.Served("c1", 1000)
+	cluster.UID = "" // no condition of the Cluster is written
+	tunnel.OwnerReferences[0].UID = ""
+	tunnel.Status.ID = tunnel.Spec.ID
+	api := controllertest.FakeAPI(t, cluster, tunnel)
+	w := &liveWorld{t: t, m: api, view: &fixedView{}, clock: time.Now().Truncate(time.Second), cluster: cluster}
+	w.r = newLive(api, api, w.view, records.NewEndedTunnels(api, api, "fairlead-system", time.Now))
+	w.r.Now = func() time.Time { return w.clock }
+	w.view.live = reportview.Live{
+		Known: true, Gateways: []string{"gateway-0"},
+		Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+	}
+	w.check(w.reconcileAfter(0), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
+
+	// The edge is gone.
+	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}}
+	w.reconcileAfter(-time.Hour)
+	tunnel = w.reconcileAfter(writeInterval)
+	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
+
+	// Nothing is known, the clock is set back once more, and the condition stays for as long as usual.
+	w.view.live = reportview.Live{}
+	w.reconcileAfter(2 * time.Second)
+	w.check(w.reconcileAfter(-time.Hour), v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
+	tunnel = w.reconcileAfter(patience + time.Second)
+	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionUnknown, v1alpha1.ReasonUnknown)
+}
+
 func TestALateResultDoesNotRestoreARemovedTunnel(t *testing.T) {
 	cluster, tunnel := controllertest.Served("c1", 1000)
 	going := tunnel.DeepCopy()

@@ -33,7 +33,9 @@ func NewView(
 		}
 		return dial.Conn(&dial.Dialer{Addresses: []model.Endpoint{endpoint}}, config.Domain, trust, identity)
 	}
-	return reportview.New(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
+	view := reportview.New(addresses(config.XDSServer, net.DefaultResolver.LookupHost), dialOne, changed.Add, log)
+	view.SetClock(config.Clock()) // what the view returns is compared with times of objects
+	return view
 }
 
 // addresses returns a function that resolves one name to all xds-servers, because each has only the reports of its own

@@ -16,7 +16,11 @@ func (v *View) OnBoot(booted func(id string)) { v.booted = booted }
 func (v *View) Boots(id string) (all []report.Boot, known bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.fleet.boots.Of(id), v.fleet.started && !v.fleet.frozen()
+	all = v.fleet.boots.Of(id)
+	for i := range all {
+		all[i].Received = v.outward(all[i].Received)
+	}
+	return all, v.fleet.started && !v.fleet.frozen()
 }
 
 // boot applies the latest report of a machine from a server. A machine moves between servers, so the newest report

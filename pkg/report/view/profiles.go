@@ -35,6 +35,10 @@ func (v *View) Fleet(nodes bool) FleetNow {
 	now := FleetNow{Known: f.known, Gateways: map[string]GatewayNow{}, Edges: map[EdgeRef]Edge{}}
 	if nodes {
 		f.addNodes(&now)
+		for ref, e := range now.Edges {
+			e.Since = v.outward(e.Since)
+			now.Edges[ref] = e
+		}
 	}
 	for _, s := range f.servers {
 		if !s.listed && !s.streaming {

@@ -21,7 +21,8 @@ type server struct {
 	lostAt     time.Time // when the last synced stream ended; zero: there is one, or its state no longer counts
 	behind     time.Time // since when it has not been synced; zero: it is, or never was
 	generation int       // of the stream
-	offset     time.Duration
+	theirs     time.Time // when the stream began, by the server's clock
+	ours       time.Time // and by ours
 
 	gateways map[string]*gatewayRecord
 	profiles *reportv1.ProfileState // nil: it announced none in this stream
@@ -68,11 +69,14 @@ func newServer() *server {
 func (s *server) begin(theirs, ours time.Time) {
 	s.streaming, s.synced, s.profiles = true, false, nil
 	s.generation++
-	s.offset = ours.Sub(theirs)
+	s.theirs, s.ours = theirs, ours
 }
 
-// local converts a time of the server to our clock.
-func (s *server) local(at *timestamppb.Timestamp) time.Time { return at.AsTime().Add(s.offset) }
+// local converts a time of the server to our clock. The result has a monotonic reading if ours has one, so a correction
+// of this machine's clock does not change its age.
+func (s *server) local(at *timestamppb.Timestamp) time.Time {
+	return s.ours.Add(at.AsTime().Sub(s.theirs))
+}
 
 // held returns whether there is state from before the server went away that it has not sent again.
 func (s *server) held() bool { return !s.lostAt.IsZero() }

@@ -41,7 +41,7 @@ type Edge struct {
 	// Last are the tunnels by gateway that is down, as it reported last, for report.Times.Keep.
 	Last      map[string]int
 	Connected bool      // its agent, to the control channel
-	Since     time.Time // of Connected, by the clock of this process; zero: its agent has not reported
+	Since     time.Time // of Connected, by the clock of SetClock; zero: its agent has not reported
 	// Report is the last one of its agent; nil: there is none. It is shared and must not be changed.
 	Report *reportv1.EdgeReport
 }
@@ -74,6 +74,7 @@ type View struct {
 	booted  func(id string) // nil: no function is set
 	log     *slog.Logger
 	times   report.Times
+	clock   func() time.Time // nil: no function is set
 
 	watches sync.WaitGroup
 
@@ -97,11 +98,27 @@ func New(resolve func(ctx context.Context) ([]string, error), dial func(address 
 // SetTimes replaces report.DefaultTimes. It must be called before Run.
 func (v *View) SetTimes(t report.Times) { v.times, v.fleet.times = t, t }
 
+// SetClock sets the clock of all times that the view returns: Edge.Since and report.Boot.Received. The default is the
+// clock of this process. It must be called before Run.
+func (v *View) SetClock(now func() time.Time) { v.clock = now }
+
+// outward converts a time of this process to the clock of SetClock. The age is what both agree on.
+func (v *View) outward(at time.Time) time.Time {
+	if v.clock == nil || at.IsZero() {
+		return at
+	}
+	return v.clock().Add(-time.Since(at))
+}
+
 // Tunnel returns the state of a tunnel.
 func (v *View) Tunnel(id string) Live {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.fleet.tunnel(id)
+	live := v.fleet.tunnel(id)
+	for i := range live.Edges {
+		live.Edges[i].Since = v.outward(live.Edges[i].Since)
+	}
+	return live
 }
 
 // Age returns how old the oldest state is that the view has: for how long one of the xds-servers has not been followed;
