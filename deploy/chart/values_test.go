@@ -354,7 +354,7 @@ var effects = map[string]effect{
 		},
 	},
 	"runtimeExtension.enabled": {
-		set: "runtimeExtension: {enabled: true}",
+		set: "runtimeExtension: {enabled: registered}",
 		want: map[string]string{
 			extension + " " + container + "args":            "contains --edge-image=$(EDGE_IMAGE)",
 			"ServiceAccount/runtime-extension":              "exists",
@@ -500,7 +500,7 @@ const everything values = `
 metrics: {enabled: true}
 webhook: {certManager: true}
 page: {serve: service, host: page.example.org}
-runtimeExtension: {enabled: true}
+runtimeExtension: {enabled: registered}
 `
 
 func testCheckAPIs(t *testing.T) {
@@ -666,6 +666,16 @@ func TestWithoutDisruptionBudgets(t *testing.T) {
 	}
 }
 
+// TestTheExtensionIsRegisteredLater: a core manager of Cluster API that starts while an extension is registered and
+// does not answer ends after 60 s.
+func TestTheExtensionIsRegisteredLater(t *testing.T) {
+	enabled, registered := renderOnce(t, "runtimeExtension: {enabled: true}"), renderOnce(t, everything)
+	const key = "ExtensionConfig/fairlead"
+	if enabled[extension] == nil || enabled[key] != nil || registered[key] == nil {
+		t.Errorf("with enabled: true there is %v, with enabled: registered %v", enabled[key], registered[key])
+	}
+}
+
 // TestPodsThatAreNotReadyHoldUpNoDrain: by default a PodDisruptionBudget protects running Pods that are not ready, so a
 // node with the Pods of a program that does not become ready could not be drained.
 func TestPodsThatAreNotReadyHoldUpNoDrain(t *testing.T) {
@@ -729,6 +739,7 @@ func TestTheSchemaRejects(t *testing.T) {
 		"a priority class of one program": "{gateway: {priorityClassName: high}}",
 		"a balancer that is no network":   "{gateway: {proxyProtocolFrom: [192.0.2.1]}}",
 		"a patch without a name":          "{patches: [{kind: Service}]}",
+		"an unknown way to register":      "{runtimeExtension: {enabled: 'yes'}}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
