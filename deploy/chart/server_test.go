@@ -2,6 +2,7 @@ package chart_test
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -97,6 +98,11 @@ func testInstallUpgradeUninstall(t *testing.T) {
 	if set := live(t, admin, rendered["StatefulSet/gateway"]); text(at(set.Object, "spec.replicas")) != "3" {
 		t.Errorf("there are %v gateways", at(set.Object, "spec.replicas"))
 	}
+	handOver(t, admin)
+	run("upgrade", "fairlead", folder, "--values="+file, "--set=gateway.replicas=null")
+	if set := live(t, admin, rendered["StatefulSet/gateway"]); text(at(set.Object, "spec.replicas")) != "3" {
+		t.Errorf("after an upgrade without a number there are %v gateways", at(set.Object, "spec.replicas"))
+	}
 	run("uninstall", "fairlead")
 	for key, o := range rendered {
 		got := o.DeepCopy()
@@ -110,6 +116,25 @@ func testInstallUpgradeUninstall(t *testing.T) {
 	// The type that was kept does not prevent another install.
 	run("install", "fairlead", folder, "--values="+file)
 	run("uninstall", "fairlead")
+}
+
+// handOver does what docs/fleet.md says before an autoscaler sets the number of gateways.
+func handOver(t *testing.T, admin client.Client) {
+	t.Helper()
+	data, err := os.ReadFile(root + "/docs/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(data), "--field-manager=autoscaler -f - <<EOF\n")
+	manifest, _, ok := strings.Cut(after, "EOF\n")
+	objects, err := kubetest.Decode([]byte(strings.Replace(manifest, "replicas: 2", "replicas: 3", 1)))
+	if !ok || err != nil || len(objects) != 1 {
+		t.Fatalf("docs/fleet.md has no command to hand over: %v", err)
+	}
+	set := client.ApplyConfigurationFromUnstructured(objects[0])
+	if err := admin.Apply(t.Context(), set, client.FieldOwner("autoscaler"), client.ForceOwnership); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // setCABundle does what the leading controller does.

@@ -666,6 +666,21 @@ func TestWithoutDisruptionBudgets(t *testing.T) {
 	}
 }
 
+// TestAnAutoscalerSetsTheNumberOfGateways: a rendered number would undo what it did.
+func TestAnAutoscalerSetsTheNumberOfGateways(t *testing.T) {
+	const set, documented = values("gateway: {replicas: null}"), "`null`: an autoscaler sets it"
+	if v := describe(t, []string{"gateway.replicas"}); len(v) != 1 || !strings.Contains(v[0].comment, documented) {
+		t.Errorf("the comments %v do not have %q", v, documented)
+	}
+	before, after := renderOnce(t, "{}"), render(t, set)
+	if got := changed(before, after); !slices.Equal(got, []string{gateway}) {
+		t.Errorf("%s changes %v", set, got)
+	}
+	if spec := after[gateway].Object["spec"].(map[string]any); spec["replicas"] != nil || spec["serviceName"] == nil {
+		t.Errorf("the StatefulSet is %v", spec)
+	}
+}
+
 // TestTheExtensionIsRegisteredLater: a core manager of Cluster API that starts while an extension is registered and
 // does not answer ends after 60 s.
 func TestTheExtensionIsRegisteredLater(t *testing.T) {
@@ -727,6 +742,7 @@ func TestTheSchemaRejects(t *testing.T) {
 		"an unknown value in a group":     "{gateway: {replica: 3}}",
 		"more gateways than there can be": "{gateway: {replicas: 101}}",
 		"no gateways":                     "{gateway: {replicas: 0}}",
+		"a text for the gateways":         "{gateway: {replicas: '2'}}",
 		"an address without a port":       "{publicAddress: gateway.example.org}",
 		"an address without brackets":     "{publicAddress: '2001:db8::1:443'}",
 		"a URL":                           "{apiserverAddress: 'https://gateway.example.org:443'}",
