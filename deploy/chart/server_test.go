@@ -103,6 +103,7 @@ func testInstallUpgradeUninstall(t *testing.T) {
 	if set := live(t, admin, rendered["StatefulSet/gateway"]); text(at(set.Object, "spec.replicas")) != "3" {
 		t.Errorf("after an upgrade without a number there are %v gateways", at(set.Object, "spec.replicas"))
 	}
+	rejectsSteps(t, connection, file)
 	run("uninstall", "fairlead")
 	for key, o := range rendered {
 		got := o.DeepCopy()
@@ -116,6 +117,18 @@ func testInstallUpgradeUninstall(t *testing.T) {
 	// The type that was kept does not prevent another install.
 	run("install", "fairlead", folder, "--values="+file)
 	run("uninstall", "fairlead")
+}
+
+// rejectsSteps checks that an upgrade compares the number of gateways per tunnel with the present one.
+func rejectsSteps(t *testing.T, connection, file string) {
+	t.Helper()
+	_, stderr, err := helm(
+		t.Context(), t, "upgrade", "fairlead", folder, connection, "--namespace="+namespace, "--values="+file,
+		"--set=gateway.replicas=5,gateway.perTunnel=0",
+	)
+	if err == nil || !strings.Contains(stderr, "would change from 3 to 0") {
+		t.Errorf("an upgrade that leaves clients without a tunnel: %v: %s", err, stderr)
+	}
 }
 
 // handOver does what docs/fleet.md says before an autoscaler sets the number of gateways.

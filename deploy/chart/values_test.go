@@ -666,6 +666,38 @@ func TestWithoutDisruptionBudgets(t *testing.T) {
 	}
 }
 
+// TestAnUpgradeLeavesNoClientWithoutATunnel: with PROXY protocol gateways do not forward, so all edges need tunnels to
+// all of them before.
+func TestAnUpgradeLeavesNoClientWithoutATunnel(t *testing.T) {
+	const balancer = "proxyProtocolFrom: [192.0.2.0/24]"
+	for name, tc := range map[string]struct {
+		set      values
+		rejected bool
+	}{
+		"more gateways than tunnels":    {"gateway: {replicas: 4, " + balancer + "}", true},
+		"a number that is not known":    {"gateway: {replicas: null, " + balancer + "}", true},
+		"tunnels to all gateways":       {"gateway: {replicas: 3, " + balancer + "}", false},
+		"0 is set":                      {"gateway: {replicas: 4, perTunnel: 0, " + balancer + "}", false},
+		"no PROXY protocol":             {"gateway: {replicas: 4}", false},
+		"all gateways that forward":     {"gateway: {replicas: 4, perTunnel: 100}", false},
+		"no rollout that could be held": {"{rollout: immediate, gateway: {replicas: 4, " + balancer + "}}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, stderr, err := helm(
+				t.Context(), t, "template", "fairlead", folder, "--is-upgrade", "--api-versions="+served[0],
+				"--values="+minimum.write(t), "--values="+tc.set.write(t),
+			)
+			if (err != nil) != tc.rejected || tc.rejected && !strings.Contains(stderr, "set gateway.perTunnel=100") {
+				t.Errorf("%v: %s", err, stderr)
+			}
+			if _, stderr, err := template(t, minimum, tc.set); err != nil {
+				t.Errorf("a new installation is rejected: %v: %s", err, stderr)
+			}
+		})
+	}
+}
+
 // TestAnAutoscalerSetsTheNumberOfGateways: a rendered number would undo what it did.
 func TestAnAutoscalerSetsTheNumberOfGateways(t *testing.T) {
 	const set, documented = values("gateway: {replicas: null}"), "`null`: an autoscaler sets it"
@@ -676,8 +708,8 @@ func TestAnAutoscalerSetsTheNumberOfGateways(t *testing.T) {
 	if got := changed(before, after); !slices.Equal(got, []string{gateway}) {
 		t.Errorf("%s changes %v", set, got)
 	}
-	if spec := after[gateway].Object["spec"].(map[string]any); spec["replicas"] != nil || spec["serviceName"] == nil {
-		t.Errorf("the StatefulSet is %v", spec)
+	if got := at(after[gateway].Object, "spec.replicas"); got != nil {
+		t.Errorf("there are %v gateways", got)
 	}
 }
 
