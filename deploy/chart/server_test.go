@@ -58,7 +58,7 @@ func kubeconfig(t *testing.T, config *rest.Config) string {
 }
 
 // testInstallUpgradeUninstall: a second upgrade changes nothing, what the controller has added stays, and
-// only the type is left in the end.
+// only the types and their policies are left in the end.
 func testInstallUpgradeUninstall(t *testing.T) {
 	config := server.Config(t)
 	admin, err := kubetest.NewClient(config)
@@ -108,13 +108,13 @@ func testInstallUpgradeUninstall(t *testing.T) {
 	for key, o := range rendered {
 		got := o.DeepCopy()
 		err := admin.Get(t.Context(), client.ObjectKeyFromObject(o), got)
-		if kept := o.GetKind() == "CustomResourceDefinition"; kept && err != nil {
+		if kept := o.GetAnnotations()["helm.sh/resource-policy"] == "keep"; kept && err != nil {
 			t.Errorf("%s: %v", key, err)
 		} else if !kept && !apierrors.IsNotFound(err) {
 			t.Errorf("%s is left after uninstall: %v", key, err)
 		}
 	}
-	// The type that was kept does not prevent another install.
+	// The types and policies that were kept do not prevent another install.
 	run("install", "fairlead", folder, "--values="+file)
 	run("uninstall", "fairlead")
 }

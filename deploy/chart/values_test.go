@@ -723,6 +723,29 @@ func TestTheExtensionIsRegisteredLater(t *testing.T) {
 	}
 }
 
+// TestHelmKeepsTunnelsAndTheirPolicies: without the policies any user with write access to Tunnels could change the ids
+// and records of the Tunnels that are left.
+func TestHelmKeepsTunnelsAndTheirPolicies(t *testing.T) {
+	var kept []string
+	for key, o := range renderOnce(t, everything) {
+		if o.GetAnnotations()["helm.sh/resource-policy"] == "keep" {
+			kept = append(kept, key)
+		}
+	}
+	slices.Sort(kept)
+	want := []string{
+		"CustomResourceDefinition/remotenetworks.fairlead.dev", "CustomResourceDefinition/tunnels.fairlead.dev",
+	}
+	for _, kind := range []string{"ValidatingAdmissionPolicy/tunnel-", "ValidatingAdmissionPolicyBinding/tunnel-"} {
+		for _, name := range []string{"copies", "id", "proxy", "status"} {
+			want = append(want, kind+name+".fairlead.dev")
+		}
+	}
+	if !slices.Equal(kept, want) {
+		t.Errorf("Helm keeps %v, want %v", kept, want)
+	}
+}
+
 // TestPodsThatAreNotReadyHoldUpNoDrain: by default a PodDisruptionBudget protects running Pods that are not ready, so a
 // node with the Pods of a program that does not become ready could not be drained.
 func TestPodsThatAreNotReadyHoldUpNoDrain(t *testing.T) {
