@@ -48,6 +48,8 @@ var (
 	source = regexp.MustCompile(`(?m)^---\n# Source: fairlead/templates/(\S+)\n`)
 	// settingsHash restarts Pods. Only a release of Helm can compute it: a kustomization changes settings afterwards.
 	settingsHash = regexp.MustCompile(`(?m)^      annotations:\n        fairlead\.dev/settings: .*\n`)
+	// keep is for Helm alone.
+	keep = regexp.MustCompile(`(?m)^  annotations: \{helm\.sh/resource-policy: keep\}\n`)
 )
 
 // byTemplate returns the text of each template for the kustomizations.
@@ -65,7 +67,8 @@ func byTemplate(t *testing.T, set values) map[string]string {
 	names := source.FindAllStringSubmatch(out, -1)
 	for i, text := range source.Split(out, -1)[1:] {
 		name := names[i][1]
-		documents[name] = append(documents[name], settingsHash.ReplaceAllString(strings.TrimSpace(text), "")+"\n")
+		text = keep.ReplaceAllString(settingsHash.ReplaceAllString(strings.TrimSpace(text), ""), "")
+		documents[name] = append(documents[name], text+"\n")
 	}
 	all := map[string]string{}
 	for name, texts := range documents {

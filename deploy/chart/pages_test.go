@@ -95,6 +95,32 @@ func TestEachPageAboutAPlatformHasItsValues(t *testing.T) {
 	}
 }
 
+// TestUpgradesTakeTheDefaultsOfTheNewChart: --reuse-values keeps all values of the old one, also the ones that were not
+// set. A tag that was set stays in any case.
+func TestUpgradesTakeTheDefaultsOfTheNewChart(t *testing.T) {
+	pages, err := filepath.Glob(root + "/docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), " --reuse-values") {
+			t.Errorf("%s has a command with --reuse-values", page)
+		}
+		if filepath.Base(page) != "operations.md" {
+			continue
+		}
+		for _, want := range []string{"--version 0.2.0", "--reset-then-reuse-values", "--set image.tag=v0.2.0"} {
+			if !regexp.MustCompile(`(?m) -- helm upgrade .*` + want).Match(data) {
+				t.Errorf("the upgrade in %s has no %s", page, want)
+			}
+		}
+	}
+}
+
 // TestValuesInDocumentsAreAccepted renders them, and a real kube-apiserver accepts the objects of its own types.
 func TestValuesInDocumentsAreAccepted(t *testing.T) {
 	admin, err := kubetest.NewClient(server.Config(t))

@@ -2,6 +2,7 @@ package chart_test
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -57,7 +58,7 @@ func kubeconfig(t *testing.T, config *rest.Config) string {
 }
 
 // testInstallUpgradeUninstall: a second upgrade changes nothing, what the controller has added stays, and
-// only the type is left in the end.
+// only the types and their policies are left in the end.
 func testInstallUpgradeUninstall(t *testing.T) {
 	config := server.Config(t)
 	admin, err := kubetest.NewClient(config)
@@ -97,19 +98,56 @@ func testInstallUpgradeUninstall(t *testing.T) {
 	if set := live(t, admin, rendered["StatefulSet/gateway"]); text(at(set.Object, "spec.replicas")) != "3" {
 		t.Errorf("there are %v gateways", at(set.Object, "spec.replicas"))
 	}
+	handOver(t, admin)
+	run("upgrade", "fairlead", folder, "--values="+file, "--set=gateway.replicas=null")
+	if set := live(t, admin, rendered["StatefulSet/gateway"]); text(at(set.Object, "spec.replicas")) != "3" {
+		t.Errorf("after an upgrade without a number there are %v gateways", at(set.Object, "spec.replicas"))
+	}
+	rejectsSteps(t, connection, file)
 	run("uninstall", "fairlead")
 	for key, o := range rendered {
 		got := o.DeepCopy()
 		err := admin.Get(t.Context(), client.ObjectKeyFromObject(o), got)
-		if kept := o.GetKind() == "CustomResourceDefinition"; kept && err != nil {
+		if kept := o.GetAnnotations()["helm.sh/resource-policy"] == "keep"; kept && err != nil {
 			t.Errorf("%s: %v", key, err)
 		} else if !kept && !apierrors.IsNotFound(err) {
 			t.Errorf("%s is left after uninstall: %v", key, err)
 		}
 	}
-	// The type that was kept does not prevent another install.
+	// The types and policies that were kept do not prevent another install.
 	run("install", "fairlead", folder, "--values="+file)
 	run("uninstall", "fairlead")
+}
+
+// rejectsSteps checks that an upgrade compares the number of gateways per tunnel with the present one.
+func rejectsSteps(t *testing.T, connection, file string) {
+	t.Helper()
+	_, stderr, err := helm(
+		t.Context(), t, "upgrade", "fairlead", folder, connection, "--namespace="+namespace, "--values="+file,
+		"--set=gateway.replicas=5,gateway.perTunnel=0",
+	)
+	if err == nil || !strings.Contains(stderr, "would change from 3 to 0") {
+		t.Errorf("an upgrade that leaves clients without a tunnel: %v: %s", err, stderr)
+	}
+}
+
+// handOver does what docs/fleet.md says before an autoscaler sets the number of gateways.
+func handOver(t *testing.T, admin client.Client) {
+	t.Helper()
+	data, err := os.ReadFile(root + "/docs/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(data), "--field-manager=autoscaler -f - <<EOF\n")
+	manifest, _, ok := strings.Cut(after, "EOF\n")
+	objects, err := kubetest.Decode([]byte(strings.Replace(manifest, "replicas: 2", "replicas: 3", 1)))
+	if !ok || err != nil || len(objects) != 1 {
+		t.Fatalf("docs/fleet.md has no command to hand over: %v", err)
+	}
+	set := client.ApplyConfigurationFromUnstructured(objects[0])
+	if err := admin.Apply(t.Context(), set, client.FieldOwner("autoscaler"), client.ForceOwnership); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // setCABundle does what the leading controller does.

@@ -354,7 +354,7 @@ var effects = map[string]effect{
 		},
 	},
 	"runtimeExtension.enabled": {
-		set: "runtimeExtension: {enabled: true}",
+		set: "runtimeExtension: {enabled: registered}",
 		want: map[string]string{
 			extension + " " + container + "args":            "contains --edge-image=$(EDGE_IMAGE)",
 			"ServiceAccount/runtime-extension":              "exists",
@@ -500,7 +500,7 @@ const everything values = `
 metrics: {enabled: true}
 webhook: {certManager: true}
 page: {serve: service, host: page.example.org}
-runtimeExtension: {enabled: true}
+runtimeExtension: {enabled: registered}
 `
 
 func testCheckAPIs(t *testing.T) {
@@ -666,6 +666,86 @@ func TestWithoutDisruptionBudgets(t *testing.T) {
 	}
 }
 
+// TestAnUpgradeLeavesNoClientWithoutATunnel: with PROXY protocol gateways do not forward, so all edges need tunnels to
+// all of them before.
+func TestAnUpgradeLeavesNoClientWithoutATunnel(t *testing.T) {
+	const balancer = "proxyProtocolFrom: [192.0.2.0/24]"
+	for name, tc := range map[string]struct {
+		set      values
+		rejected bool
+	}{
+		"more gateways than tunnels":    {"gateway: {replicas: 4, " + balancer + "}", true},
+		"a number that is not known":    {"gateway: {replicas: null, " + balancer + "}", true},
+		"tunnels to all gateways":       {"gateway: {replicas: 3, " + balancer + "}", false},
+		"0 is set":                      {"gateway: {replicas: 4, perTunnel: 0, " + balancer + "}", false},
+		"no PROXY protocol":             {"gateway: {replicas: 4}", false},
+		"all gateways that forward":     {"gateway: {replicas: 4, perTunnel: 100}", false},
+		"no rollout that could be held": {"{rollout: immediate, gateway: {replicas: 4, " + balancer + "}}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, stderr, err := helm(
+				t.Context(), t, "template", "fairlead", folder, "--is-upgrade", "--api-versions="+served[0],
+				"--values="+minimum.write(t), "--values="+tc.set.write(t),
+			)
+			if (err != nil) != tc.rejected || tc.rejected && !strings.Contains(stderr, "set gateway.perTunnel=100") {
+				t.Errorf("%v: %s", err, stderr)
+			}
+			if _, stderr, err := template(t, minimum, tc.set); err != nil {
+				t.Errorf("a new installation is rejected: %v: %s", err, stderr)
+			}
+		})
+	}
+}
+
+// TestAnAutoscalerSetsTheNumberOfGateways: a rendered number would undo what it did.
+func TestAnAutoscalerSetsTheNumberOfGateways(t *testing.T) {
+	const set, documented = values("gateway: {replicas: null}"), "`null`: an autoscaler sets it"
+	if v := describe(t, []string{"gateway.replicas"}); len(v) != 1 || !strings.Contains(v[0].comment, documented) {
+		t.Errorf("the comments %v do not have %q", v, documented)
+	}
+	before, after := renderOnce(t, "{}"), render(t, set)
+	if got := changed(before, after); !slices.Equal(got, []string{gateway}) {
+		t.Errorf("%s changes %v", set, got)
+	}
+	if got := at(after[gateway].Object, "spec.replicas"); got != nil {
+		t.Errorf("there are %v gateways", got)
+	}
+}
+
+// TestTheExtensionIsRegisteredLater: a core manager of Cluster API that starts while an extension is registered and
+// does not answer ends after 60 s.
+func TestTheExtensionIsRegisteredLater(t *testing.T) {
+	enabled, registered := renderOnce(t, "runtimeExtension: {enabled: true}"), renderOnce(t, everything)
+	const key = "ExtensionConfig/fairlead"
+	if enabled[extension] == nil || enabled[key] != nil || registered[key] == nil {
+		t.Errorf("with enabled: true there is %v, with enabled: registered %v", enabled[key], registered[key])
+	}
+}
+
+// TestHelmKeepsTunnelsAndTheirPolicies: without the policies any user with write access to Tunnels could change the ids
+// and records of the Tunnels that are left.
+func TestHelmKeepsTunnelsAndTheirPolicies(t *testing.T) {
+	var kept []string
+	for key, o := range renderOnce(t, everything) {
+		if o.GetAnnotations()["helm.sh/resource-policy"] == "keep" {
+			kept = append(kept, key)
+		}
+	}
+	slices.Sort(kept)
+	want := []string{
+		"CustomResourceDefinition/remotenetworks.fairlead.dev", "CustomResourceDefinition/tunnels.fairlead.dev",
+	}
+	for _, kind := range []string{"ValidatingAdmissionPolicy/tunnel-", "ValidatingAdmissionPolicyBinding/tunnel-"} {
+		for _, name := range []string{"copies", "id", "proxy", "status"} {
+			want = append(want, kind+name+".fairlead.dev")
+		}
+	}
+	if !slices.Equal(kept, want) {
+		t.Errorf("Helm keeps %v, want %v", kept, want)
+	}
+}
+
 // TestPodsThatAreNotReadyHoldUpNoDrain: by default a PodDisruptionBudget protects running Pods that are not ready, so a
 // node with the Pods of a program that does not become ready could not be drained.
 func TestPodsThatAreNotReadyHoldUpNoDrain(t *testing.T) {
@@ -717,6 +797,7 @@ func TestTheSchemaRejects(t *testing.T) {
 		"an unknown value in a group":     "{gateway: {replica: 3}}",
 		"more gateways than there can be": "{gateway: {replicas: 101}}",
 		"no gateways":                     "{gateway: {replicas: 0}}",
+		"a text for the gateways":         "{gateway: {replicas: '2'}}",
 		"an address without a port":       "{publicAddress: gateway.example.org}",
 		"an address without brackets":     "{publicAddress: '2001:db8::1:443'}",
 		"a URL":                           "{apiserverAddress: 'https://gateway.example.org:443'}",
@@ -729,6 +810,7 @@ func TestTheSchemaRejects(t *testing.T) {
 		"a priority class of one program": "{gateway: {priorityClassName: high}}",
 		"a balancer that is no network":   "{gateway: {proxyProtocolFrom: [192.0.2.1]}}",
 		"a patch without a name":          "{patches: [{kind: Service}]}",
+		"an unknown way to register":      "{runtimeExtension: {enabled: 'yes'}}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -37,8 +37,9 @@ func TestMain(m *testing.M) {
 	os.Exit(server.Run(m))
 }
 
-// clusterNames simulates the CoreDNS block with the names of the cluster.
-const clusterNames = `
+// otherNames simulates the CoreDNS block with the names of the cluster, and the DNS servers of the nodes at the second
+// port.
+const otherNames = `
 .:%[1]s {
     bind 127.0.0.1
     errors
@@ -47,10 +48,17 @@ const clusterNames = `
         fd00::7 gateway.fairlead-system.svc.cluster.local
     }
 }
+.:%[2]s {
+    bind 127.0.0.1
+    errors
+    hosts {
+        203.0.113.7 gateway.tunnels.example.com
+        203.0.113.8 c1.gateway.tunnels.example.com
+    }
+}
 `
 
-// startCoreDNS runs CoreDNS with the Corefile and a block with the cluster's names. It returns a resolver that uses
-// it.
+// startCoreDNS runs CoreDNS with the Corefile and blocks with other names. It returns a resolver that uses it.
 func startCoreDNS(t *testing.T) *net.Resolver {
 	t.Helper()
 	program := kubetest.Part(t, "coredns")
@@ -58,14 +66,15 @@ func startCoreDNS(t *testing.T) *net.Resolver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port, nodes := freePort(t), freePort(t)
 	if n := bytes.Count(snippet, []byte(":53")); n != 2 {
 		t.Fatalf("port 53 is %d times in the Corefile, want 2: this test would listen on another", n)
 	}
-	own := strings.ReplaceAll(string(snippet), ":53", ":"+port)
-	own = strings.Replace(own, "    errors\n", "    errors\n    bind 127.0.0.1\n", 1)
+	own := strings.NewReplacer(
+		":53", ":"+port, "    errors\n", "    errors\n    bind 127.0.0.1\n", "/etc/resolv.conf", "127.0.0.1:"+nodes,
+	).Replace(string(snippet))
 	file := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(file, []byte(own+fmt.Sprintf(clusterNames, port)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(own+fmt.Sprintf(otherNames, port, nodes)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -97,7 +106,7 @@ func TestCoreDNSResolvesTunnelHostnames(t *testing.T) {
 	want := []string{"10.96.0.7", "fd00::7"}
 	for _, name := range []string{
 		"c1.prod.tunnels.example.com.", "C2--X.Other.tunnels.example.com.",
-		"one.tunnels.example.com.",
+		"one.tunnels.example.com.", "c1.gateway.tunnels.example.com.",
 	} {
 		kubetest.Eventually(t, "resolving "+name, func() error {
 			got, err := resolver.LookupHost(t.Context(), name)
@@ -107,6 +116,11 @@ func TestCoreDNSResolvesTunnelHostnames(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	// Edges and egress sidecars in the management cluster dial the public address, not the Service for clients.
+	if got, err := resolver.LookupHost(t.Context(), "Gateway.tunnels.example.com."); err != nil ||
+		!slices.Equal(got, []string{"203.0.113.7"}) {
+		t.Errorf("the public address: %v, %v", got, err)
 	}
 	// The names of the cluster are unchanged.
 	if got, err := resolver.LookupHost(t.Context(), "gateway.fairlead-system.svc.cluster.local."); err != nil ||

@@ -34,8 +34,11 @@ const (
 	namespace = "fairlead-system"
 )
 
-// server has only the CRDs of the manifests.
-var server = kubetest.Server{Prepare: applyManifests}
+// server has only the CRDs of the manifests, and an admission plugin that OpenShift enables.
+var server = kubetest.Server{
+	Prepare: applyManifests,
+	Flags:   map[string]string{"enable-admission-plugins": "OwnerReferencesPermissionEnforcement"},
+}
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())

@@ -39,8 +39,9 @@ func TestPermissions(t *testing.T) {
 		"creates networks": {
 			authorizationv1.ResourceAttributes{Verb: "create", Group: "fairlead.dev", Resource: "remotenetworks"}, nil,
 		},
-		"deletes networks": {
-			authorizationv1.ResourceAttributes{Verb: "delete", Group: "fairlead.dev", Resource: "remotenetworks"}, nil,
+		"sets the owner of networks": { // see TestTheControllerMaySetOwners
+			authorizationv1.ResourceAttributes{Verb: "delete", Group: "fairlead.dev", Resource: "remotenetworks"},
+			[]string{"controller"},
 		},
 		"changes Clusters": {
 			authorizationv1.ResourceAttributes{
@@ -234,9 +235,15 @@ func TestPermissions(t *testing.T) {
 			},
 			nil,
 		},
-		"removes Services": {
+		"sets the owner of the Service for edges": {
 			authorizationv1.ResourceAttributes{
 				Verb: "delete", Resource: "services", Name: "gateway-public", Namespace: namespace,
+			},
+			[]string{"controller"},
+		},
+		"removes other Services": {
+			authorizationv1.ResourceAttributes{
+				Verb: "delete", Resource: "services", Name: "gateway", Namespace: namespace,
 			},
 			nil,
 		},

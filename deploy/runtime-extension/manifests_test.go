@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -212,6 +214,82 @@ func TestNamesFitTogether(t *testing.T) {
 		container.EnvFrom[0].ConfigMapRef.Name != "fairlead-settings" {
 		t.Errorf("there is no TUNNEL_DOMAIN, %v", err)
 	}
+}
+
+// TestTheRemovalNamesWhatIsOutsideOfNamespaces: the objects of this directory are not part of deploy/kubernetes, so its
+// removal leaves them, and an ExtensionConfig without its Pods keeps Cluster API's core manager from starting.
+func TestTheRemovalNamesWhatIsOutsideOfNamespaces(t *testing.T) {
+	operations := commands(t, "operations.md", "## Removing Fairlead")
+	var without []string
+	for _, o := range clusterScoped(t) {
+		kind := strings.ToLower(o.GetKind())
+		without = append(without, kind)
+		if !slices.ContainsFunc(strings.Split(operations, "\n"), func(line string) bool {
+			words := strings.Fields(line)
+			return strings.HasPrefix(line, "kubectl delete ") && slices.Contains(words, o.GetName()) &&
+				slices.Contains(strings.Split(words[2], ","), kind)
+		}) {
+			t.Errorf("docs/operations.md does not delete the %s %s", kind, o.GetName())
+		}
+	}
+	slices.Sort(without)
+	if want := []string{"clusterrole", "clusterrolebinding", "extensionconfig"}; !slices.Equal(without, want) {
+		t.Errorf("the objects without a namespace are %v, want %v", without, want)
+	}
+	for page, text := range map[string]string{
+		"operations.md": operations,
+		"install.md":    commands(t, "install.md", "## Remove it"),
+		"machines.md":   commands(t, "machines.md", "### Remove the runtime extension"),
+	} {
+		if !strings.HasPrefix(text, "kubectl delete extensionconfig fairlead --ignore-not-found\n") {
+			t.Errorf("docs/%s does not begin with the ExtensionConfig:\n%s", page, text)
+		}
+	}
+}
+
+// clusterScoped returns the objects of this directory that have no namespace.
+func clusterScoped(t *testing.T) (all []*unstructured.Unstructured) {
+	t.Helper()
+	files, err := filepath.Glob("*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, err := kubetest.Decode(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			if o.GetNamespace() == "" && o.GetKind() != "Kustomization" {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+var fence = regexp.MustCompile("(?ms)^ *```(?:sh)?\n(.*?)^ *```")
+
+// commands returns the blocks of commands in a section of a document, without the indentation of lists.
+func commands(t *testing.T, page, heading string) string {
+	t.Helper()
+	data, err := os.ReadFile("../../docs/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(data), "\n"+heading+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var all strings.Builder
+	for _, match := range fence.FindAllStringSubmatch(section, -1) {
+		for line := range strings.Lines(match[1]) {
+			all.WriteString(strings.TrimLeft(line, " "))
+		}
+	}
+	return all.String()
 }
 
 // TestTheProgramAcceptsItsArguments runs the program with the arguments.

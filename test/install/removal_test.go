@@ -45,7 +45,7 @@ func (w *World) added(t *testing.T) []string {
 }
 
 // removalCommands finds the commands in docs/install.md. The first ones end with helm uninstall, which keeps objects.
-var removalCommands = regexp.MustCompile(`(?s)` + "```\n" + `(kubectl label clusters [^` + "`" +
+var removalCommands = regexp.MustCompile(`(?s)` + "```\n" + `(kubectl delete extensionconfig [^` + "`" +
 	`]*helm uninstall [^\n]*\n)([^` + "`" + `]*)` + "```")
 
 // proveRemoval compares what helm uninstall keeps with testdata/kept.txt.

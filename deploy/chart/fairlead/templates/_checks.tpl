@@ -28,6 +28,7 @@
 {{- end -}}
 {{- include "fairlead.checkPatches" . -}}
 {{- include "fairlead.checkDrain" . -}}
+{{- include "fairlead.checkPerTunnel" . -}}
 {{- end -}}
 
 {{- /* Fails if the cluster does not serve a group and version, or a kind of it, given (list root it what fix). */ -}}
@@ -82,5 +83,24 @@
 {{- fail (printf "gateways drain for --drain-timeout=%s, and their Pods are killed after %d s: add a patch of StatefulSet gateway with spec.template.spec.terminationGracePeriodSeconds: %d" $drain $have $need) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /*
+Fails if gateways would stop to forward, or begin to, while edges do not have tunnels to all of them: the controller
+stops such a rollout, but the gateways restart. The present number is in the cluster. Without access to it, an upgrade
+that sets no number is taken for the first one with proxyProtocolFrom.
+*/ -}}
+{{- define "fairlead.checkPerTunnel" -}}
+{{- $next := include "fairlead.perTunnel" . | int -}}
+{{- $now := $next -}}
+{{- with lookup "v1" "ConfigMap" .Release.Namespace "fairlead-settings" -}}
+{{- $now = dig "data" "GATEWAYS_PER_TUNNEL" "0" . | int -}}
+{{- else -}}
+{{- if and .Release.IsUpgrade (kindIs "invalid" .Values.gateway.perTunnel) }}{{- $now = 3 -}}{{- end -}}
+{{- end -}}
+{{- $gateways := .Values.gateway.replicas | default 100 | int -}}
+{{- if and (ne (eq $now 0) (eq $next 0)) (lt (max $now $next | int) $gateways) (ne .Values.rollout "immediate") -}}
+{{- fail (printf "gateway.perTunnel would change from %d to %d, and with more gateways clients would find no tunnel at some of them: set gateway.perTunnel=100 and no other value, wait until fairlead config sync shows that it is rolled out, set gateway.perTunnel=%d in the same way, and change gateway.proxyProtocolFrom only then; if %d is the present number already, set gateway.perTunnel=%d" $now $next $next $next $next) -}}
 {{- end -}}
 {{- end -}}
