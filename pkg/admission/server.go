@@ -38,8 +38,9 @@ type Server struct {
 	// on a connection is one of them.
 	Counts func(model.EdgeRef) (ofEdge, ofID int)
 	Live   func(remote, local netip.AddrPort) bool
-	// Denied reports whether an edge is revoked or its tunnel id has ended.
-	Denied func(model.EdgeRef) bool
+	// Denied reports whether an edge is revoked or its tunnel id has ended. AdmitsStreams reports whether connections of a
+	// node that are no reverse tunnels are accepted.
+	Denied, AdmitsStreams func(model.EdgeRef) bool
 	// Tunnels returns how many reverse tunnels an edge of a tunnel id is configured to keep to this gateway.
 	Tunnels func(id string) int
 	// Decided is called with each decision. edge is the zero value before authentication. It must return quickly.
@@ -91,12 +92,12 @@ type tunnels struct {
 
 // Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; Check
 // rejects a certificate that does not name a node of the filter chain, and a denied node: an Envoy that has just
-// started may have a deny list from before the denial, and filter chains with streams have none. The limits apply to
-// reverse tunnels only.
+// started may have a deny list from before the denial, and filter chains with streams have none. So these admit no node
+// while it is not known what is denied. The limits apply to reverse tunnels only.
 func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
 	streams := len(metadata.ValueFromIncomingContext(ctx, s.StreamsKey)) > 0
 	edge, err := s.nodeOf(request.GetAttributes().GetSource().GetCertificate(), streams)
-	if err != nil || s.Denied(edge) {
+	if err != nil || s.Denied(edge) || streams && !s.AdmitsStreams(edge) {
 		return answer(codes.PermissionDenied), nil //nolint:nilerr // the response carries the error
 	}
 	if streams {

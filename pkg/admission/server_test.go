@@ -52,9 +52,10 @@ func TestADeniedEdgeIsRejected(t *testing.T) {
 // apiserver, which opens no reverse tunnel, and of an edge. Limits of reverse tunnels do not apply.
 func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
 	const domain, key = model.TunnelDomain("tunnels.example.com"), "x-streams"
-	denied := model.EdgeRef{Node: "kas-1", ID: model.NewID()}
+	denied, unknown := model.EdgeRef{Node: "kas-1", ID: model.NewID()}, model.EdgeRef{Node: "edge-3", ID: model.NewID()}
 	s := tunnels{Server: &Server{
 		Domain: domain, StreamsKey: key, Denied: func(edge model.EdgeRef) bool { return edge == denied },
+		AdmitsStreams: func(edge model.EdgeRef) bool { return edge != unknown },
 	}}
 	about := metadata.NewIncomingContext(t.Context(), metadata.Pairs(key, "true"))
 	for name, c := range map[string]struct {
@@ -67,7 +68,10 @@ func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
 		},
 		"of another apiserver": {about, model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied.ID}, codes.OK},
 		"of an edge":           {about, model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: model.NewID()}, codes.OK},
-		"of a gateway":         {about, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, codes.PermissionDenied},
+		"of an edge whose denial is unknown": {
+			about, model.Subject{Role: model.RoleEdge, Node: "edge-3", ID: unknown.ID}, codes.PermissionDenied,
+		},
+		"of a gateway": {about, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, codes.PermissionDenied},
 		"a reverse tunnel of an apiserver": {
 			t.Context(), model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied.ID}, codes.PermissionDenied,
 		},
