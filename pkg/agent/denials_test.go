@@ -12,19 +12,27 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// askNetwork opens a connection as the apiserver of a tunnel and returns an error if it gets no answer at all.
-func (c *control) askNetwork(node, id string) error {
-	conn, err := tls.Dial("tcp", c.bind.Public.String(), &tls.Config{
+// dialNetwork opens a connection as the apiserver of a tunnel.
+func (c *control) dialNetwork(node, id string, protocols ...string) (*tls.Conn, error) {
+	return tls.Dial("tcp", c.bind.Public.String(), &tls.Config{
 		ServerName:         domain.Egress(),
 		InsecureSkipVerify: true, // the gateway's leaf has no such name
+		NextProtos:         protocols,
 		Certificates: []tls.Certificate{
 			c.fresh(model.Subject{Role: model.RoleEgress, Node: node, ID: id}).TLSCertificate(),
 		},
 	})
+}
+
+// askNetwork opens a connection as the apiserver of a tunnel and returns an error if it gets no answer at all.
+func (c *control) askNetwork(node, id string) error {
+	conn, err := c.dialNetwork(node, id)
 	if err != nil {
 		return err
 	}
@@ -66,5 +74,48 @@ func TestARestartedGatewayKeepsItsDenials(t *testing.T) {
 		if c.askNetwork("kas-1", id) == nil {
 			t.Error("the revoked one gets an answer")
 		}
+	}
+}
+
+// TestARevocationClosesConnectionsWithoutRequests: Envoy has no record of these, and would accept requests on them.
+func TestARevocationClosesConnectionsWithoutRequests(t *testing.T) {
+	c := newWorld(t)
+	gateway, id := newGateway(c), model.NewID()
+	c.egress("c1", id)
+	c.serve()
+	gateway.agent()
+	gateway.ready()
+	open := func(node string) *http2.ClientConn {
+		conn, err := c.dialNetwork(node, id, http2.NextProtoTLS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		client, err := (&http2.Transport{}).NewClientConn(conn) // it answers the pings of Envoy
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	revoked, other := open("kas-1"), open("kas-2")
+	gateway.state("both are on record", func(s state) error {
+		if s.Tunnels == nil || s.Tunnels.Egress != 2 {
+			return fmt.Errorf("%+v are", s.Tunnels)
+		}
+		return nil
+	})
+	began := time.Now()
+	c.revoke(id, "kas-1")
+	envoytest.Eventually(t, "the connection ends", func() error {
+		if !revoked.State().Closed {
+			return errors.New("it is open")
+		}
+		return nil
+	})
+	if took := time.Since(began); took > withinBound {
+		t.Errorf("that took %s", took)
+	}
+	if other.State().Closed {
+		t.Error("the connection of another node is closed")
 	}
 }

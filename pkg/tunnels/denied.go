@@ -48,14 +48,6 @@ func (t *Table) Denied(edge model.EdgeRef) bool {
 	return t.denied.has(Tunnel{Node: edge.Node, ID: edge.ID})
 }
 
-// AdmitsStreams reports whether connections of a node for streams are accepted: it is not denied, and what is denied is
-// known. Unlike tunnels, these have no deny list in Envoy.
-func (t *Table) AdmitsStreams(node model.EdgeRef) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !t.unread && !t.denied.has(Tunnel{Node: node.Node, ID: node.ID})
-}
-
 // denied holds the sets of model.Denied, with the time from which each member was denied.
 type denied struct {
 	edges map[model.EdgeRef]time.Time

@@ -3,6 +3,7 @@ package tunnels
 import (
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -40,6 +41,12 @@ func TestADenialKeepsItsTime(t *testing.T) {
 	}
 }
 
+// admits reports whether a connection of a node that is no tunnel is accepted. No kernel has it.
+func (b *bed) admits(node model.EdgeRef) bool {
+	subject := model.Subject{Role: model.RoleEgress, Node: node.Node, ID: node.ID}
+	return b.Claim(subject, netip.MustParseAddrPort(peerAt(1)), netip.MustParseAddrPort(nowhere))
+}
+
 // kept waits until the file of denials has this content.
 func (b *bed) kept(t *testing.T, want string) fs.FileInfo {
 	t.Helper()
@@ -62,7 +69,7 @@ func TestDenialsOutliveTheAgent(t *testing.T) {
 	ended, spared := model.EdgeRef{Node: "edge-1", ID: idB}, model.EdgeRef{Node: "edge-1", ID: idC}
 	const both = `{"edges":[{"node":"kas-1","id":"aaaaaaaaaaaaaaaaaaaaaaaa"}],"ids":["bbbbbbbbbbbbbbbbbbbbbbbb"]}`
 	first := newBed(t, dir)
-	if !first.AdmitsStreams(edge) {
+	if !first.admits(edge) {
 		t.Error("it denies something before it has heard anything")
 	}
 	stop := first.run(t)
@@ -81,7 +88,7 @@ func TestDenialsOutliveTheAgent(t *testing.T) {
 	}
 	stop = second.run(t)
 	for ref, denied := range map[model.EdgeRef]bool{edge: true, ended: true, other: false, spared: false} {
-		if second.Denied(ref) != denied || second.AdmitsStreams(ref) == denied {
+		if second.Denied(ref) != denied || second.admits(ref) == denied {
 			t.Errorf("the next agent denies %v: %t, want %t", ref, second.Denied(ref), denied)
 		}
 	}
@@ -92,7 +99,7 @@ func TestDenialsOutliveTheAgent(t *testing.T) {
 	stop = third.run(t)
 	third.Deny(model.Denied{Edges: []model.EdgeRef{other}})
 	for ref, denied := range map[model.EdgeRef]bool{edge: false, ended: false, other: true} {
-		if third.Denied(ref) != denied || third.AdmitsStreams(ref) == denied {
+		if third.Denied(ref) != denied || third.admits(ref) == denied {
 			t.Errorf("with other orders it denies %v: %t, want %t", ref, third.Denied(ref), denied)
 		}
 	}
@@ -133,15 +140,15 @@ func TestNoStreamsAreAdmittedWhileDenialsAreUnknown(t *testing.T) {
 			for range 2 { // the first one leaves the file as it is
 				b := newBed(t, dir)
 				stop := b.run(t)
-				if b.AdmitsStreams(ref) || b.Denied(ref) || b.log.Count("cannot load denials") != 1 {
-					t.Errorf("streams are admitted: %t, tunnels denied: %t", b.AdmitsStreams(ref), b.Denied(ref))
+				if b.admits(ref) || b.Denied(ref) || b.log.Count("cannot load denials") != 1 {
+					t.Errorf("streams are admitted: %t, tunnels denied: %t", b.admits(ref), b.Denied(ref))
 				}
 				stop()
 			}
 			b := newBed(t, dir)
 			b.run(t)
 			b.Deny(model.Denied{})
-			if !b.AdmitsStreams(ref) {
+			if !b.admits(ref) {
 				t.Error("streams are not admitted after an answer of an xds-server")
 			}
 			b.kept(t, `{"edges":null,"ids":null}`)
