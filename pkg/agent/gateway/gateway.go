@@ -50,7 +50,7 @@ type Deps struct {
 type Member struct {
 	Store   *certs.Store                    // of its identity
 	Subject func() (model.Subject, error)   // the subject of that identity
-	Carries func(ctx context.Context) error // returns nil if Envoy carries tunnels
+	Carries func(ctx context.Context) error // returns nil if the Envoy that the agent will not replace carries tunnels
 	Await   func(what string)               // called with what the gateway waits for; empty: it no longer waits
 }
 
