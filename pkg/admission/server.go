@@ -40,6 +40,8 @@ type Server struct {
 	Live   func(remote, local netip.AddrPort) bool
 	// Denied reports whether an edge is revoked or its tunnel id has ended.
 	Denied func(model.EdgeRef) bool
+	// Claim records the node of a connection that is no reverse tunnel, and reports whether the connection is accepted.
+	Claim func(node model.Subject, remote, local netip.AddrPort) bool
 	// Tunnels returns how many reverse tunnels an edge of a tunnel id is configured to keep to this gateway.
 	Tunnels func(id string) int
 	// Decided is called with each decision. edge is the zero value before authentication. It must return quickly.
@@ -91,21 +93,25 @@ type tunnels struct {
 
 // Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; Check
 // rejects a certificate that does not name a node of the filter chain, and a denied node: an Envoy that has just
-// started may have a deny list from before the denial, and filter chains with streams have none. The limits apply to
-// reverse tunnels only.
+// started may have a deny list from before the denial, and filter chains with streams have none. So these admit no node
+// while it is not known what is denied. The limits apply to reverse tunnels only.
 func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
 	streams := len(metadata.ValueFromIncomingContext(ctx, s.StreamsKey)) > 0
-	edge, err := s.nodeOf(request.GetAttributes().GetSource().GetCertificate(), streams)
-	if err != nil || s.Denied(edge) {
+	node, err := s.nodeOf(request.GetAttributes().GetSource().GetCertificate(), streams)
+	edge := model.EdgeRef{Node: node.Node, ID: node.ID}
+	if err != nil || !streams && s.Denied(edge) {
 		return answer(codes.PermissionDenied), nil //nolint:nilerr // the response carries the error
-	}
-	if streams {
-		return answer(codes.OK), nil
 	}
 	remote, errRemote := addressOf(request.GetAttributes().GetSource().GetAddress())
 	local, errLocal := addressOf(request.GetAttributes().GetDestination().GetAddress())
 	if err := errors.Join(errRemote, errLocal); err != nil {
 		return answer(codes.InvalidArgument), nil //nolint:nilerr // the response carries the error
+	}
+	if streams {
+		if !s.Claim(node, remote, local) {
+			return answer(codes.PermissionDenied), nil
+		}
+		return answer(codes.OK), nil
 	}
 	ofEdge, ofID := s.Counts(edge)
 	reason := s.Control.Tunnel(time.Now(), Attempt{
@@ -125,24 +131,24 @@ func answer(code codes.Code) *authv3.CheckResponse {
 
 // nodeOf returns the edge that a certificate names or, with streams, the edge or the Envoy beside an apiserver. Envoy
 // sends the certificate as URL-encoded PEM.
-func (s tunnels) nodeOf(certificate string, streams bool) (model.EdgeRef, error) {
+func (s tunnels) nodeOf(certificate string, streams bool) (model.Subject, error) {
 	text, err := url.PathUnescape(certificate)
 	if err != nil {
-		return model.EdgeRef{}, errNoCertificate
+		return model.Subject{}, errNoCertificate
 	}
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
-		return model.EdgeRef{}, errNoCertificate
+		return model.Subject{}, errNoCertificate
 	}
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return model.EdgeRef{}, errNoCertificate
+		return model.Subject{}, errNoCertificate
 	}
 	subject, err := s.Domain.ParseSubject(leaf.Subject.CommonName, leaf.DNSNames)
 	if err != nil || subject.Role != model.RoleEdge && (!streams || subject.Role != model.RoleEgress) {
-		return model.EdgeRef{}, errNoCertificate
+		return model.Subject{}, errNoCertificate
 	}
-	return model.EdgeRef{Node: subject.Node, ID: subject.ID}, nil
+	return subject, nil
 }
 
 func addressOf(a *corev3.Address) (netip.AddrPort, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,9 +36,7 @@ func TestADeniedEdgeIsRejected(t *testing.T) {
 		subject := model.Subject{Role: model.RoleEdge, Node: edge.Node, ID: edge.ID}
 		end := &authv3.AttributeContext_Peer{
 			Certificate: certificateOf(t, domain, subject),
-			Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-				Address: "192.0.2.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 4000},
-			}}},
+			Address:     socket(netip.MustParseAddrPort("192.0.2.1:4000")),
 		}
 		answer, err := s.Check(t.Context(), &authv3.CheckRequest{
 			Attributes: &authv3.AttributeContext{Source: end, Destination: end},
@@ -52,34 +51,68 @@ func TestADeniedEdgeIsRejected(t *testing.T) {
 // apiserver, which opens no reverse tunnel, and of an edge. Limits of reverse tunnels do not apply.
 func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
 	const domain, key = model.TunnelDomain("tunnels.example.com"), "x-streams"
-	denied := model.EdgeRef{Node: "kas-1", ID: model.NewID()}
+	denied, remote, local := model.NewID(), netip.MustParseAddrPort("192.0.2.1:4000"),
+		netip.MustParseAddrPort("192.0.2.2:443")
+	var claimed []model.Subject
 	s := tunnels{Server: &Server{
-		Domain: domain, StreamsKey: key, Denied: func(edge model.EdgeRef) bool { return edge == denied },
+		Domain: domain, StreamsKey: key, Denied: func(model.EdgeRef) bool { return false },
+		Claim: func(node model.Subject, from, to netip.AddrPort) bool {
+			if from != remote || to != local {
+				t.Errorf("a connection from %s to %s is claimed", from, to)
+			}
+			claimed = append(claimed, node)
+			return node.Node != "kas-1" || node.ID != denied
+		},
 	}}
 	about := metadata.NewIncomingContext(t.Context(), metadata.Pairs(key, "true"))
 	for name, c := range map[string]struct {
 		ctx     context.Context
 		subject model.Subject
 		want    codes.Code
+		claims  bool
 	}{
 		"of a denied apiserver": {
-			about, model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: denied.ID}, codes.PermissionDenied,
+			about, model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: denied}, codes.PermissionDenied, true,
 		},
-		"of another apiserver": {about, model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied.ID}, codes.OK},
-		"of an edge":           {about, model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: model.NewID()}, codes.OK},
-		"of a gateway":         {about, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, codes.PermissionDenied},
+		"of another apiserver": {about, model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied}, codes.OK, true},
+		"of an edge": {
+			about, model.Subject{Role: model.RoleEdge, Node: "kas-1", ID: model.NewID()}, codes.OK, true,
+		},
+		"of a gateway": {
+			about, model.Subject{Role: model.RoleGateway, Node: "gateway-0"}, codes.PermissionDenied, false,
+		},
 		"a reverse tunnel of an apiserver": {
-			t.Context(), model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied.ID}, codes.PermissionDenied,
+			t.Context(), model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied}, codes.PermissionDenied, false,
 		},
 	} {
-		end := &authv3.AttributeContext_Peer{Certificate: certificateOf(t, domain, c.subject)}
-		answer, err := s.Check(c.ctx, &authv3.CheckRequest{
-			Attributes: &authv3.AttributeContext{Source: end, Destination: end},
-		})
+		claimed = nil
+		answer, err := s.Check(c.ctx, &authv3.CheckRequest{Attributes: &authv3.AttributeContext{
+			Source: &authv3.AttributeContext_Peer{
+				Certificate: certificateOf(t, domain, c.subject), Address: socket(remote),
+			},
+			Destination: &authv3.AttributeContext_Peer{Address: socket(local)},
+		}})
 		if got := codes.Code(answer.GetStatus().GetCode()); err != nil || got != c.want {
 			t.Errorf("a connection %s: got %s, %v, want %s", name, got, err, c.want)
 		}
+		if want := []model.Subject{c.subject}; c.claims != slices.Equal(claimed, want) || !c.claims && claimed != nil {
+			t.Errorf("a connection %s is claimed for %v", name, claimed)
+		}
 	}
+	answer, err := s.Check(about, &authv3.CheckRequest{Attributes: &authv3.AttributeContext{
+		Source: &authv3.AttributeContext_Peer{
+			Certificate: certificateOf(t, domain, model.Subject{Role: model.RoleEgress, Node: "kas-2", ID: denied}),
+		},
+	}})
+	if got := codes.Code(answer.GetStatus().GetCode()); err != nil || got != codes.InvalidArgument {
+		t.Errorf("a connection without addresses: got %s, %v", got, err)
+	}
+}
+
+func socket(at netip.AddrPort) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: at.Addr().String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(at.Port())},
+	}}}
 }
 
 // certificateOf returns a leaf of a subject, as Envoy sends it.

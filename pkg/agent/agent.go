@@ -246,7 +246,8 @@ func (a *Agent) run(ctx context.Context, socket, health, figures net.Listener) e
 		m := a.members[0]
 		group.Go(func() error {
 			return a.gateway.Run(
-				work, gateway.Member{Store: m.store, Subject: m.current, Carries: a.carries, Await: a.envoy.SetWaiting},
+				work,
+				gateway.Member{Store: m.store, Subject: m.current, Carries: a.obtainedCarries, Await: a.envoy.SetWaiting},
 			)
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 func TestADrainWaitsForOpenStreams(t *testing.T) {
@@ -57,6 +58,42 @@ func TestADrainWaitsForOpenStreams(t *testing.T) {
 				t.Errorf("it took %v, want about %v", took, least)
 			}
 		})
+	}
+}
+
+// TestADrainOfAGatewayWaitsForStreamsOfNetworks has an apiserver whose request is not complete when the gateway stops.
+// Envoy waits 5 s for the rest of it, longer than a drain without open streams takes.
+func TestADrainOfAGatewayWaitsForStreamsOfNetworks(t *testing.T) {
+	c := newWorld(t)
+	gateway, id := newGateway(c), model.NewID()
+	c.egress("c1", id)
+	c.serve()
+	agent := gateway.agent()
+	gateway.ready()
+	const active = "envoy_http_downstream_rq_active"
+	counted, err := gateway.admin().Families(t.Context(), `^http\.(egress|forward)\.downstream_rq_active$`)
+	if err != nil || len(counted[active].GetMetric()) != 2 {
+		t.Errorf("Envoy counts the streams of both kinds of nodes in %v, %v", counted, err)
+	}
+	conn, err := c.dialNetwork("kas-1", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	if _, err := conn.Write([]byte("CONNECT 10.0.0.1:443 HTTP/1.1\r\nHost: 10.")); err != nil {
+		t.Fatal(err)
+	}
+	envoytest.Eventually(t, "Envoy has an open stream", func() error {
+		n, err := gateway.admin().Sum(t.Context(), `^http\.egress\.downstream_rq_active$`)
+		if err == nil && n != 1 {
+			err = errors.New("it has none")
+		}
+		return err
+	})
+	agent.end(t, syscall.SIGTERM)
+	if took := time.Since(began); took < 4500*time.Millisecond {
+		t.Errorf("the gateway ended after %s, with an open stream", took)
 	}
 }
 

@@ -86,6 +86,15 @@ func (a *Agent) carries(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// obtainedCarries is carries for the Envoy that the agent has taken over or started. One that it has found and replaces
+// drains for some time, and its tunnels end with it.
+func (a *Agent) obtainedCarries(ctx context.Context) error {
+	if err := a.envoy.Obtained(); err != nil {
+		return err
+	}
+	return a.carries(ctx)
+}
+
 // elsewhere reports whether a joined membership carries the tunnel of m, because its Cluster was moved.
 func elsewhere(m *membership, all []*membership) bool {
 	e, ok := m.role.(*edge.Role)

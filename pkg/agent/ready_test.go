@@ -87,6 +87,30 @@ func TestAGatewayWaitsForTheTunnelsThatOthersHave(t *testing.T) {
 	}
 }
 
+// TestAGatewayWaitsAfterItHasReplacedItsEnvoy: the next agent has another bootstrap. While it drains the Envoy of the
+// previous one, that has run for long and has tunnels. The new Envoy has none.
+func TestAGatewayWaitsAfterItHasReplacedItsEnvoy(t *testing.T) {
+	gateway := newGateway(newWorld(t))
+	gateway.child.Deadline = 2 * time.Second
+	newPeer(gateway.control).has(true, "edge-ghost")
+	first := gateway.agent()
+	old := gateway.ready()
+	gateway.logged("the ready deadline has passed", 1)
+	envoytest.Eventually(t, "Envoy has run for longer", func() error {
+		running, err := gateway.admin().Info(t.Context())
+		if err == nil && running.Uptime < 2*gateway.child.Deadline {
+			err = fmt.Errorf("for %s", running.Uptime)
+		}
+		return err
+	})
+	first.end(t, syscall.SIGKILL)
+	gateway.child.Memory = 1 << 30
+	gateway.agent()
+	gateway.ready(old)
+	gateway.logged("the ready deadline has passed", 2)
+	gateway.logged("as it did under the previous agent", 0)
+}
+
 func TestAGatewayDoesNotWait(t *testing.T) {
 	t.Run("for a gateway without tunnels of its own", func(t *testing.T) {
 		gateway := newGateway(newWorld(t))

@@ -2,6 +2,8 @@ package tunnels
 
 import (
 	"maps"
+	"net/netip"
+	"time"
 
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
@@ -12,7 +14,7 @@ import (
 // guards them.
 //
 // Envoy records each request on such a connection, but not the end of the connection: the table compares them with the
-// kernel's sockets, like tunnels.
+// kernel's sockets, like tunnels. Until the first request Claim has recorded its owner.
 type connections struct {
 	all    map[string]*entry // by key
 	nodes  map[model.EdgeRef]int
@@ -47,6 +49,9 @@ func (t *Table) connection(e event) {
 		return
 	case same:
 		return
+	case before != nil && before.claims(e):
+		before.connection = e.connection
+		return
 	case before != nil:
 		t.disconnect(before)
 	case len(t.conns.all) >= ledger.MaxOwned:
@@ -56,6 +61,40 @@ func (t *Table) connection(e event) {
 	c := &entry{tunnel: e.tunnel, owner: e.owner, connection: e.connection}
 	t.conns.all[c.Key], t.unbound[c] = c, true
 	t.countConnection(c, 1)
+}
+
+// claims reports whether a record is the first one of a connection that was claimed.
+func (e *entry) claims(first event) bool {
+	return e.connection == "" && e.owner == first.owner && e.sameEdge(first.tunnel)
+}
+
+// Claim records the owner of a connection that carries streams, when TLS has authenticated it and before its first
+// request. Otherwise a connection without requests would outlive the denial of its node, and carry some later. It
+// returns false if the connection must be rejected: its node is denied, or it is not known what is denied.
+//
+// With Config.Envoy the addresses may be those of a PROXY header instead of the socket, so nothing is recorded before
+// the first request.
+func (t *Table) Claim(subject model.Subject, remote, local netip.AddrPort) bool {
+	of := tunnel{Tunnel: Tunnel{
+		Key: ledger.Key(remote, local), Node: subject.Node, ID: subject.ID, Since: time.Now().UTC(),
+	}, Remote: remote, Local: local}
+	owner := ownerForward
+	if subject.Role == model.RoleEgress {
+		owner = ownerEgress
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.unread || t.denied.has(of.Tunnel) {
+		return false
+	}
+	if t.config.Envoy == nil {
+		if before := t.conns.all[of.Key]; before != nil {
+			t.disconnect(before) // an earlier connection with the same addresses
+		}
+		t.connection(event{name: eventRequest, owner: owner, tunnel: of})
+		notify(t.notifyEnforce)
+	}
+	return true
 }
 
 // disconnect removes a connection, unless it was removed already. The caller holds t.mu.

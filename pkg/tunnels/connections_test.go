@@ -24,7 +24,9 @@ import (
 	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/internal/logtest"
 	"github.com/fairlead/fairlead/pkg/certs"
+	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
 
 // cutTime is how long a connection of a denied node may stay open.
@@ -151,6 +153,81 @@ func TestTheNextAgentHasTheConnections(t *testing.T) {
 	connects(t, b.Table, map[model.EdgeRef]int{{Node: "edge-1", ID: idA}: 1})
 	b.Deny(model.Denied{IDs: []string{idA}})
 	isCut(t, kept)
+}
+
+// TestAConnectionHasAnOwnerBeforeItsFirstRequest: it is counted, proven and closed like one that has carried some.
+func TestAConnectionHasAnOwnerBeforeItsFirstRequest(t *testing.T) {
+	needsRight(t)
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	b := accounted(t, e, good)
+	kas := model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: idA}
+	edge := model.Subject{Role: model.RoleEdge, Node: "edge-1", ID: idB}
+	ofKAS, ofEdge := model.EdgeRef{Node: "kas-1", ID: idA}, model.EdgeRef{Node: "edge-1", ID: idB}
+	quiet, carries, spared := e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String())
+	for _, w := range []wire{quiet, carries} {
+		if !b.Claim(kas, w.remote, w.local) {
+			t.Fatal("it is rejected")
+		}
+	}
+	if !b.Claim(edge, spared.remote, spared.local) {
+		t.Fatal("it is rejected")
+	}
+	isClosed(t, e.dial(t, e.Addr().String())) // which has no owner for too long
+	b.completes(t)
+	b.write(t, used(ownerEgress, carries, 1, "kas-1", idA))
+	time.Sleep(5 * pollInterval)
+	connects(t, b.Table, map[model.EdgeRef]int{ofKAS: 2, ofEdge: 1})
+	if s := b.Stats(); s.Egress != 2 || s.Forward != 1 {
+		t.Errorf("counts are %+v", s)
+	}
+	if p := b.Prove(t.Context(), ofKAS); p.Open != 2 || p.Incomplete != "" {
+		t.Errorf("the proof is %+v", p)
+	}
+	b.Deny(model.Denied{Edges: []model.EdgeRef{ofKAS}})
+	isCut(t, quiet, carries)
+	if b.Claim(kas, quiet.remote, quiet.local) {
+		t.Error("a connection of a denied node is accepted")
+	}
+	connects(t, b.Table, map[model.EdgeRef]int{ofEdge: 1})
+	if err := spared.answers(); err != nil {
+		t.Errorf("a connection of another node is closed: %v", err)
+	}
+}
+
+// TestAClaimReplacesAnEarlierConnection with the same addresses, of which Envoy records no end.
+func TestAClaimReplacesAnEarlierConnection(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	w := wire{remote: netip.MustParseAddrPort("192.0.2.9:5"), local: netip.MustParseAddrPort("192.0.2.1:443")}
+	all := map[string]model.EdgeRef{"kas-1": {Node: "kas-1", ID: idA}, "kas-2": {Node: "kas-2", ID: idA}}
+	for _, node := range []string{"kas-1", "kas-2", "kas-1"} {
+		b.Claim(model.Subject{Role: model.RoleEgress, Node: node, ID: idA}, w.remote, w.local)
+		connects(t, b.Table, map[model.EdgeRef]int{all[node]: 1})
+	}
+}
+
+// TestConnectionsBehindALoadBalancerAreNotClaimed: their addresses may be those of a PROXY header. The same node may
+// not be denied.
+func TestConnectionsBehindALoadBalancerAreNotClaimed(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	b.config.Envoy = func() (int, error) { return 0, nil }
+	kas := model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: idA}
+	at := netip.MustParseAddrPort("192.0.2.9:5")
+	if !b.Claim(kas, at, at) || len(b.Connections()) > 0 {
+		t.Errorf("there are %v", b.Connections())
+	}
+	b.Deny(model.Denied{IDs: []string{idA}})
+	if b.Claim(kas, at, at) {
+		t.Error("a connection of a denied node is accepted")
+	}
+}
+
+// TestAConnectionWithoutDataEndsBeforeItIsUnknown. Envoy takes helloTimeout of package envoy before its idle timeout
+// begins, and some seconds to end an HTTP/2 connection.
+func TestAConnectionWithoutDataEndsBeforeItIsUnknown(t *testing.T) {
+	const hello, ends = 5 * time.Second, 6 * time.Second
+	if unknown := ledger.Comparisons * accountInterval; unknown < multiplex.UnusedAfter+max(hello, ends) {
+		t.Errorf("a connection of a node without requests is unknown after %s", unknown)
+	}
 }
 
 func TestAConnectionOfANodeIsAccountedFor(t *testing.T) {

@@ -1,9 +1,14 @@
 package tunnels
 
 import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -33,5 +38,120 @@ func TestADenialKeepsItsTime(t *testing.T) {
 		if got := tc.in.since(tunnel); !got.Equal(tc.want) || tc.in.has(tunnel) == tc.want.IsZero() {
 			t.Errorf("%s: denied since %s (%t), want %s", what, got, tc.in.has(tunnel), tc.want)
 		}
+	}
+}
+
+// admits reports whether a connection of a node that is no tunnel is accepted. No kernel has it.
+func (b *bed) admits(node model.EdgeRef) bool {
+	subject := model.Subject{Role: model.RoleEgress, Node: node.Node, ID: node.ID}
+	return b.Claim(subject, netip.MustParseAddrPort(peerAt(1)), netip.MustParseAddrPort(nowhere))
+}
+
+// kept waits until the file of denials has this content.
+func (b *bed) kept(t *testing.T, want string) fs.FileInfo {
+	t.Helper()
+	eventually.True(t, patience, "the denials are kept", func() error {
+		if data, err := os.ReadFile(b.config.Denials); err != nil || string(data) != want {
+			return fmt.Errorf("the file has %q, %w", data, err)
+		}
+		return nil
+	})
+	info, err := os.Stat(b.config.Denials)
+	if err != nil || info.Mode() != 0o600 {
+		t.Fatalf("it has the mode %v, %v", info.Mode(), err)
+	}
+	return info
+}
+
+// TestDenialsOutliveTheAgent has three agents, of which the second one hears nothing from an xds-server.
+func TestDenialsOutliveTheAgent(t *testing.T) {
+	dir, edge, other := t.TempDir(), model.EdgeRef{Node: "kas-1", ID: idA}, model.EdgeRef{Node: "kas-2", ID: idA}
+	ended, spared := model.EdgeRef{Node: "edge-1", ID: idB}, model.EdgeRef{Node: "edge-1", ID: idC}
+	const both = `{"edges":[{"node":"kas-1","id":"aaaaaaaaaaaaaaaaaaaaaaaa"}],"ids":["bbbbbbbbbbbbbbbbbbbbbbbb"]}`
+	first := newBed(t, dir)
+	if !first.admits(edge) {
+		t.Error("it denies something before it has heard anything")
+	}
+	stop := first.run(t)
+	orders := model.Denied{Edges: []model.EdgeRef{edge}, IDs: []string{idB}}
+	first.Deny(orders)
+	file := first.kept(t, both)
+	first.Deny(orders) // as each order repeats it
+	stop()
+	if again := first.kept(t, both); !os.SameFile(file, again) {
+		t.Error("the file was written again, without a change")
+	}
+
+	second := newBed(t, dir)
+	if err := second.Fresh(); err != nil { // another Envoy starts
+		t.Fatal(err)
+	}
+	stop = second.run(t)
+	for ref, denied := range map[model.EdgeRef]bool{edge: true, ended: true, other: false, spared: false} {
+		if second.Denied(ref) != denied || second.admits(ref) == denied {
+			t.Errorf("the next agent denies %v: %t, want %t", ref, second.Denied(ref), denied)
+		}
+	}
+	stop()
+	second.kept(t, both)
+
+	third := newBed(t, dir)
+	stop = third.run(t)
+	third.Deny(model.Denied{Edges: []model.EdgeRef{other}})
+	for ref, denied := range map[model.EdgeRef]bool{edge: false, ended: false, other: true} {
+		if third.Denied(ref) != denied || third.admits(ref) == denied {
+			t.Errorf("with other orders it denies %v: %t, want %t", ref, third.Denied(ref), denied)
+		}
+	}
+	stop() // at once
+	third.kept(t, `{"edges":[{"node":"kas-2","id":"aaaaaaaaaaaaaaaaaaaaaaaa"}],"ids":null}`)
+}
+
+// TestTheNextAgentClosesConnectionsOfDeniedNodes, also without an xds-server.
+func TestTheNextAgentClosesConnectionsOfDeniedNodes(t *testing.T) {
+	needsRight(t)
+	e, dir := newEcho(t, "tcp", "127.0.0.1:0"), t.TempDir()
+	first := newBed(t, dir)
+	stop := first.run(t)
+	first.Deny(model.Denied{IDs: []string{idA}})
+	first.kept(t, `{"edges":null,"ids":["aaaaaaaaaaaaaaaaaaaaaaaa"]}`)
+	stop()
+	next := newBed(t, dir)
+	next.run(t)
+	w := e.dial(t, e.Addr().String())
+	next.write(t, used(ownerEgress, w, 1, "kas-1", idA))
+	isCut(t, w)
+}
+
+// TestNoStreamsAreAdmittedWhileDenialsAreUnknown, because nothing else in front of them denies. Tunnels are admitted:
+// Envoy has a deny list of its own for them.
+func TestNoStreamsAreAdmittedWhileDenialsAreUnknown(t *testing.T) {
+	ref := model.EdgeRef{Node: "kas-1", ID: idA}
+	for name, damaged := range map[string]string{
+		"empty": "", "no JSON": "\x00\x00", "cut off": `{"edges":[{"node":"kas-1","id":"aaaa`, "something else": "{}",
+		"of another form": `{"edges":null,"ids":["a"],"more":1}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := newBed(t, dir).config.Denials
+			if err := os.WriteFile(path, []byte(damaged), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the first one leaves the file as it is
+				b := newBed(t, dir)
+				stop := b.run(t)
+				if b.admits(ref) || b.Denied(ref) || b.log.Count("cannot load denials") != 1 {
+					t.Errorf("streams are admitted: %t, tunnels denied: %t", b.admits(ref), b.Denied(ref))
+				}
+				stop()
+			}
+			b := newBed(t, dir)
+			b.run(t)
+			b.Deny(model.Denied{})
+			if !b.admits(ref) {
+				t.Error("streams are not admitted after an answer of an xds-server")
+			}
+			b.kept(t, `{"edges":null,"ids":null}`)
+		})
 	}
 }

@@ -89,7 +89,10 @@ type bed struct {
 func newBed(t testing.TB, dir string) *bed {
 	t.Helper()
 	b := &bed{path: filepath.Join(dir, "tunnels.log"), log: &logtest.Journal{}}
-	b.Table = New(Config{Domain: domain, Log: b.path, Reopen: b.open, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
+	b.Table = New(Config{
+		Domain: domain, Log: b.path, Denials: filepath.Join(dir, "denials.json"), Reopen: b.open,
+		Logger: slog.New(slog.NewTextHandler(b.log, nil)),
+	})
 	b.checkEvery, b.reopenEvery = 200*time.Millisecond, 100*time.Millisecond
 	if err := b.open(t.Context()); err != nil {
 		t.Fatal(err)

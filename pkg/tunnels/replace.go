@@ -32,13 +32,6 @@ type replacement struct {
 	last   time.Time       // when Envoy was last replaced
 }
 
-// Denied reports whether the tunnels of an edge are closed as they appear.
-func (t *Table) Denied(edge model.EdgeRef) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.denied.has(Tunnel{Node: edge.Node, ID: edge.ID})
-}
-
 // replaceDenied replaces Envoy if a denied tunnel, or a connection without a recorded owner, is open. A denied tunnel
 // counts as closed once the kernel no longer has its socket. It returns the number of denied tunnels that are open.
 func (t *Table) replaceDenied(now time.Time) (open int) {

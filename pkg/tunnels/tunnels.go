@@ -61,6 +61,9 @@ type Config struct {
 	// Log is the path of the file that Envoy appends its lifecycle events to. Envoy continues to write while no agent
 	// runs, so that the next agent has every tunnel. Two files beside it belong to the table and must be kept as long.
 	Log string
+	// Denials is the path of a file that keeps what is denied, so that the next agent denies it before an xds-server
+	// answers. empty: nothing is kept.
+	Denials string
 	// Reopen has Envoy reopen that file, after the table renamed it because it had become large.
 	Reopen func(ctx context.Context) error
 	// Workers is the number of Envoy's worker threads; 0: one. Tunnels is the minimum number of tunnels that each edge
@@ -115,6 +118,7 @@ type Table struct {
 	conns   connections
 	history history.History
 	denied  denied
+	unread  bool // the kept denials could not be read, and Deny was not called yet
 	counts  counts
 	ledger  ledger.Ledger
 	cuts    map[model.EdgeRef]int // number of closed connections, by denied edge
@@ -129,7 +133,10 @@ type Table struct {
 	unrecorded string      // see Unrecorded
 	gapUnsaved atomic.Bool // a gap was recorded that the state file does not have
 
+	saved []byte // content of Config.Denials; nil: not known. Used only by New and keepDenials
+
 	notifyEnforce chan struct{} // notifies enforce of tunnels to look up or to close
+	notifyKeep    chan struct{} // notifies keepDenials of what is denied
 	reopen        chan struct{} // notifies keepOpen that Envoy should reopen its log
 }
 
@@ -153,7 +160,7 @@ type Stats struct {
 	Incomplete string `json:"incomplete,omitempty"`
 }
 
-// New returns an empty table. Run fills it.
+// New returns a table without tunnels, which denies what the previous agent has kept. Run fills it.
 func New(config Config) *Table {
 	t := &Table{
 		config: config, maxLog: defaultMaxLog, checkEvery: checkInterval, reopenEvery: reopenInterval,
@@ -164,9 +171,10 @@ func New(config Config) *Table {
 		history: history.New(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},
 		stalled:       stalledPaths{},
-		notifyEnforce: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
+		notifyEnforce: make(chan struct{}, 1), notifyKeep: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
 	t.log.File = logfile.New(config.Log, t.badLine)
+	t.loadDenials()
 	return t
 }
 
@@ -178,6 +186,9 @@ func (t *Table) Run(ctx context.Context) error {
 	group.Go(func() error { t.follow(ctx); return nil })
 	group.Go(func() error { t.keepOpen(ctx); return nil })
 	group.Go(func() error { t.enforce(ctx); return nil })
+	if t.config.Denials != "" {
+		group.Go(func() error { t.keepDenials(ctx); return nil })
+	}
 	if t.config.Writes != nil {
 		group.Go(func() error { t.account(ctx); return nil })
 	}
@@ -245,26 +256,6 @@ func (t *Table) Changes(ctx context.Context, since uint64) (opened []Tunnel, clo
 	}
 }
 
-// Deny replaces the set of denied nodes and ids. Run closes their tunnels and connections, now and whenever one
-// appears; nothing is closed unless Run runs.
-func (t *Table) Deny(d model.Denied) {
-	t.mu.Lock()
-	before := t.denied
-	t.denied = newDenied(d, before, time.Now())
-	var lanes []string // that are reported from now on, or no longer
-	for key, e := range t.live {
-		if e.Lane && before.has(e.Tunnel) != t.denied.has(e.Tunnel) {
-			lanes = append(lanes, key)
-		}
-	}
-	if t.history.Version > 0 {
-		t.history.Add(lanes)
-	}
-	t.keepCuts()
-	t.mu.Unlock()
-	notify(t.notifyEnforce)
-}
-
 // Stats returns the current statistics.
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
@@ -275,43 +266,6 @@ func (t *Table) Stats() Stats {
 		t.stats.Incomplete = t.ledger.Incomplete()
 	}
 	return t.stats
-}
-
-// denied holds the sets of model.Denied, with the time from which each member was denied.
-type denied struct {
-	edges map[model.EdgeRef]time.Time
-	ids   map[string]time.Time
-}
-
-// newDenied returns the sets of d. Members of before keep their times.
-func newDenied(d model.Denied, before denied, now time.Time) denied {
-	set := denied{
-		edges: make(map[model.EdgeRef]time.Time, len(d.Edges)), ids: make(map[string]time.Time, len(d.IDs)),
-	}
-	for _, edge := range d.Edges {
-		set.edges[edge] = now
-		if at, was := before.edges[edge]; was {
-			set.edges[edge] = at
-		}
-	}
-	for _, id := range d.IDs {
-		set.ids[id] = now
-		if at, was := before.ids[id]; was {
-			set.ids[id] = at
-		}
-	}
-	return set
-}
-
-func (d denied) has(t Tunnel) bool { return !d.since(t).IsZero() }
-
-// since returns the time from which a tunnel is denied; zero: it is not denied.
-func (d denied) since(t Tunnel) time.Time {
-	byEdge, byID := d.edges[model.EdgeRef{Node: t.Node, ID: t.ID}], d.ids[t.ID]
-	if byEdge.IsZero() || !byID.IsZero() && byID.Before(byEdge) {
-		return byID
-	}
-	return byEdge
 }
 
 // notify puts a token into a channel of capacity one, unless it has one.

@@ -32,6 +32,9 @@ const (
 	MarkKey = "bootstrap"
 )
 
+// ErrStatus is in the error of a request that Envoy has answered with another status than 200.
+var ErrStatus = errors.New("status")
+
 // Client is a client of Envoy's admin interface on a Unix socket.
 type Client struct {
 	Socket       string
@@ -60,10 +63,10 @@ func (a Client) ask(ctx context.Context, method, path string, most int64) ([]byt
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, most))
 	if err != nil {
-		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
+		return nil, fmt.Errorf("querying Envoy for %.100s: %w", path, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("querying Envoy for %s: status %d: %.100s", path, response.StatusCode, body)
+		return nil, fmt.Errorf("querying Envoy for %.100s: %w %d: %.100s", path, ErrStatus, response.StatusCode, body)
 	}
 	return body, nil
 }
@@ -78,11 +81,11 @@ func (a Client) open(ctx context.Context, method, path string) (*http.Response, 
 	}
 	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
+		return nil, fmt.Errorf("querying Envoy for %.100s: %w", path, err)
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return nil, fmt.Errorf("querying Envoy for %s: %w", path, err)
+		return nil, fmt.Errorf("querying Envoy for %.100s: %w", path, err)
 	}
 	return response, nil
 }

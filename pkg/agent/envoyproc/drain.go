@@ -21,11 +21,12 @@ const (
 	lingerTime = drainTime
 )
 
-// Statistics of open work in Envoy: streams in the tunnels of an edge, client connections of a gateway, and streams of
-// clients that other gateways have forwarded to it.
+// Statistics of open work in Envoy: streams in the tunnels of an edge; client connections of a gateway, streams of
+// clients that other gateways have forwarded to it, and streams from and to networks.
 const (
 	openInEdge    = `^http\.tunnel[^.]*\.downstream_rq_active$`
-	openInGateway = `^(listener\.(apiserver|connect)\.downstream_cx_active|http\.peer\.downstream_rq_active)$`
+	openInGateway = `^(listener\.(apiserver|connect)\.downstream_cx_active` +
+		`|http\.(peer|egress|forward)\.downstream_rq_active)$`
 )
 
 // drain has Envoy accept no new work, and waits until the open work has ended, at most for DrainTimeout and until ctx
@@ -37,7 +38,8 @@ const (
 //
 // A gateway accepts connections for a little longer, then stops. Its clients have TLS of their own, so they cannot be
 // told to go elsewhere: connections that are quiet for half of the time are taken as idle and closed, the others
-// continue. Its tunnels stay open until Envoy ends, because Envoy would close them in the middle of requests.
+// continue. Streams of networks share connections, so idle ones continue too. Its tunnels stay open until Envoy ends,
+// because Envoy would close them in the middle of requests.
 func (e *Envoy) drain(ctx context.Context, p *process) {
 	e.Events.Draining(true)
 	defer e.Events.Draining(false)

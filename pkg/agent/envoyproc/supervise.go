@@ -57,21 +57,26 @@ func (s *supervisor) run(ctx, work context.Context) {
 			failures = 0
 		}
 		// There is no wait after the first failure: one crash should only cost the time to dial tunnels again.
-		if failures > 0 {
-			s.pause(ctx, work, restarts.Wait(failures-1))
+		if failures > 0 && !s.pause(ctx, work, restarts.Wait(failures-1)) {
+			return
 		}
 		failures++
 	}
 }
 
-func (s *supervisor) pause(ctx, work context.Context, wait time.Duration) {
+// pause waits for the next attempt to run Envoy. It returns false if there is to be none.
+func (s *supervisor) pause(ctx, work context.Context, wait time.Duration) (again bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-s.leave:
+		s.log.Info("leaving Envoy to the next agent")
 	case <-ctx.Done():
 	case <-work.Done():
 	}
+	return false
 }
 
 // runOnce runs Envoy until it ends or fails to start. It returns whether to run it again, and whether it failed.

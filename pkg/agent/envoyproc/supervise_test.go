@@ -158,6 +158,26 @@ func TestEnvoyContinuesWithoutItsAgent(t *testing.T) {
 	}
 }
 
+// TestAnAgentWithoutEnvoyCanBeLeft: it waits for the next attempt to start one.
+func TestAnAgentWithoutEnvoyCanBeLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnvoys()
+		e.fail = errors.New("no such program")
+		leave := make(chan os.Signal, 1)
+		e.leave = leave
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		done := make(chan struct{})
+		go func() { e.run(ctx, t.Context()); close(done) }()
+		synctest.Wait()
+		leave <- syscall.SIGHUP
+		<-done
+		if ctx.Err() != nil || len(e.events) != 0 {
+			t.Errorf("it goes on, with %q", e.events)
+		}
+	})
+}
+
 func TestReasonOfAnEnd(t *testing.T) {
 	tests := map[string]struct{ script, want string }{
 		"a signal":  {script: "kill -SEGV $$", want: "ended by signal segmentation fault"},

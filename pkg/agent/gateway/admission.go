@@ -106,7 +106,8 @@ func (a *admissions) server() *admission.Server {
 	return &admission.Server{
 		Control: a.control, Domain: a.config.Domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
 		StreamsKey: envoy.AdmissionStreams,
-		Counts:     a.table.Counts, Live: a.table.Has, Denied: a.table.Denied, Tunnels: a.tunnels, Decided: a.decided,
+		Counts:     a.table.Counts, Live: a.table.Has, Denied: a.table.Denied, Claim: a.table.Claim,
+		Tunnels: a.tunnels, Decided: a.decided,
 	}
 }
 

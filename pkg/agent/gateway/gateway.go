@@ -27,6 +27,10 @@ import (
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
 
+// denialsFile holds what is denied, in the state folder: like Envoy's configuration, it outlives a restart of the
+// machine.
+const denialsFile = "denials.json"
+
 // Deps are the dependencies of a gateway. All are required.
 type Deps struct {
 	XDS        *xdsproxy.Proxy
@@ -46,7 +50,7 @@ type Deps struct {
 type Member struct {
 	Store   *certs.Store                    // of its identity
 	Subject func() (model.Subject, error)   // the subject of that identity
-	Carries func(ctx context.Context) error // returns nil if Envoy carries tunnels
+	Carries func(ctx context.Context) error // returns nil if the Envoy that the agent will not replace carries tunnels
 	Await   func(what string)               // called with what the gateway waits for; empty: it no longer waits
 }
 
@@ -145,6 +149,7 @@ func newTable(c Deps, g Config, cut func(time.Duration)) (*tunnels.Table, error)
 		Envoy:   pid,
 		Domain:  g.Domain,
 		Log:     filepath.Join(c.RuntimeDir, record.TunnelLog),
+		Denials: filepath.Join(c.StateDir, denialsFile),
 		Reopen:  func(ctx context.Context) error { return c.Admin.Post(ctx, "/reopen_logs") },
 		Workers: c.Workers,
 		Public:  g.Bind.PublicAddress(),

@@ -2,12 +2,12 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,8 +37,10 @@ const (
 	// none here. If more than maxOthers tunnel ids have none, the tunnels of all are queried, every allOthersInterval.
 	othersInterval, allOthersInterval = 5 * time.Second, 20 * time.Second
 	maxOthers                         = 1000
-	// maxOverrides bounds the limits that are set with one request.
-	maxOverrides = 256
+	// maxOverrides bounds the limits that are set with one request, and maxOverrideBytes what they add to its header.
+	// Envoy rejects a header above 60 KiB, and the name in a limit may have 253 bytes.
+	maxOverrides     = 256
+	maxOverrideBytes = 16 << 10
 	// unreachableForm is the form of an Envoy cluster of an unreachable workload cluster.
 	unreachableForm = "dark"
 )
@@ -75,6 +77,7 @@ type reachability struct {
 	counts map[string]int         // number of tunnels, by id
 	keys   map[string]string      // id of each tunnel of the table
 	limits map[string]string      // set in Envoy; nil: not known
+	failed retry.Reasons          // of limit, that were logged
 	// changes is how many Envoy clusters may begin to forward now although tunnels may be about to open, and counted is
 	// when that was determined: see forwardChanges.
 	changes float64
@@ -161,7 +164,11 @@ func (t *reachability) run(ctx context.Context, domain model.TunnelDomain) {
 			continue
 		}
 		if err := t.limit(ctx); err != nil && ctx.Err() == nil {
-			t.log.Debug("cannot set limits, retrying", "error", err)
+			level := slog.LevelDebug // Envoy starts or hangs, which is reported elsewhere
+			if errors.Is(err, envoyadmin.ErrStatus) && t.failed.New(err) {
+				level = slog.LevelWarn
+			}
+			t.log.Log(ctx, level, "cannot set limits, retrying", "error", err)
 		}
 	}
 }
@@ -395,7 +402,7 @@ func (t *reachability) note(domain model.TunnelDomain, peers reportagent.Peers, 
 }
 
 // limit sets the limits that differ from the default in Envoy's runtime, and removes the others. Envoy loses them when
-// it ends.
+// it ends. A request that Envoy rejects does not prevent the others.
 func (t *reachability) limit(ctx context.Context) error {
 	want := map[string]string{}
 	for _, tenant := range t.known {
@@ -418,27 +425,20 @@ func (t *reachability) limit(ctx context.Context) error {
 			t.limits = map[string]string{} // another Envoy has started
 		}
 	}
-	var changes []string
-	for key, value := range want {
-		if t.limits[key] != value {
-			changes = append(changes, key)
-		}
-	}
-	for key := range t.limits {
-		if _, still := want[key]; !still {
-			changes = append(changes, key)
-		}
-	}
-	slices.Sort(changes)
-	for part := range slices.Chunk(changes, maxOverrides) {
-		var query []string
-		for _, key := range part {
-			query = append(query, url.QueryEscape(key)+"="+want[key]) // an empty value removes the override
-		}
-		if err := t.admin.Post(ctx, "/runtime_modify?"+strings.Join(query, "&")); err != nil {
+	var first error
+	rejected := 0
+	for _, part := range overrides(t.limits, want) {
+		err := t.admin.Post(ctx, "/runtime_modify?"+part.query)
+		switch {
+		case errors.Is(err, envoyadmin.ErrStatus):
+			if rejected++; first == nil {
+				first = err
+			}
+			continue
+		case err != nil: // Envoy does not answer
 			return fmt.Errorf("setting limits: %w", err)
 		}
-		for _, key := range part {
+		for _, key := range part.keys {
 			if value, ok := want[key]; ok {
 				t.limits[key] = value
 			} else {
@@ -446,7 +446,47 @@ func (t *reachability) limit(ctx context.Context) error {
 			}
 		}
 	}
+	if first != nil {
+		return fmt.Errorf("setting limits: Envoy has rejected %d requests, of which the first: %w", rejected, first)
+	}
 	return nil
+}
+
+// override is a request that sets some limits.
+type override struct {
+	keys  []string
+	query string
+}
+
+// overrides returns the requests by which the limits that are set become those that are wanted.
+func overrides(set, want map[string]string) (parts []override) {
+	var changes []string
+	for key, value := range want {
+		if set[key] != value {
+			changes = append(changes, key)
+		}
+	}
+	for key := range set {
+		if _, still := want[key]; !still {
+			changes = append(changes, key)
+		}
+	}
+	slices.Sort(changes)
+	var part override
+	for _, key := range changes {
+		one := url.QueryEscape(key) + "=" + url.QueryEscape(want[key]) // an empty value removes the override
+		if len(part.keys) == maxOverrides || len(part.keys) > 0 && len(part.query)+1+len(one) > maxOverrideBytes {
+			parts, part = append(parts, part), override{}
+		}
+		if len(part.keys) > 0 {
+			part.query += "&"
+		}
+		part.keys, part.query = append(part.keys, key), part.query+one
+	}
+	if len(part.keys) > 0 {
+		parts = append(parts, part)
+	}
+	return parts
 }
 
 // reject counts a rejected client of a name.

@@ -2,9 +2,14 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -212,5 +217,78 @@ layered_runtime: {layers: [{name: limits, admin_layer: {}}]}
 	got, err := k.admin.Overrides(t.Context())
 	if diff := cmp.Diff(map[string]string{"of.an.operator": "8"}, got); err != nil || diff != "" {
 		t.Errorf("%v, %s", err, diff)
+	}
+}
+
+// envoyAdmin is the admin interface of an Envoy with limits. It rejects headers like a real one.
+type envoyAdmin struct {
+	rejects string // requests with this text
+	set     map[string]string
+	largest int // request
+}
+
+func (e *envoyAdmin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	size := len(r.RequestURI)
+	e.largest = max(e.largest, size)
+	switch {
+	case size > 60<<10:
+		w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
+	case e.rejects != "" && strings.Contains(r.RequestURI, e.rejects):
+		w.WriteHeader(http.StatusBadRequest)
+	case r.URL.Path == "/runtime_modify":
+		for key, values := range r.URL.Query() {
+			if e.set[key] = values[0]; values[0] == "" {
+				delete(e.set, key)
+			}
+		}
+	case r.URL.Path == "/runtime":
+		_, _ = w.Write([]byte(`{"entries":{}}`))
+	default:
+		const name = "envoy_runtime_admin_overrides_active"
+		_, _ = fmt.Fprintf(w, "# TYPE %s gauge\n%s{} %d\n", name, name, len(e.set))
+	}
+}
+
+// TestLongNamesPreventNoLimits has more names than fit into one request, of the greatest length, and one whose limits
+// Envoy rejects.
+func TestLongNamesPreventNoLimits(t *testing.T) {
+	fake := &envoyAdmin{set: map[string]string{}}
+	path := filepath.Join(t.TempDir(), "admin.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: fake, ReadHeaderTimeout: time.Minute, MaxHeaderBytes: 1 << 20}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+
+	want := map[string]string{}
+	k := &reachability{admin: envoyadmin.Client{Socket: path}, known: map[string]clusterName{}}
+	for i := range 600 {
+		name := fmt.Sprintf("%03d.%s", i, strings.Repeat("x", 249))
+		key := "circuit_breakers." + name + ".default.max_requests"
+		want[key] = "7"
+		k.known[name] = clusterName{limits: map[string]string{key: "7"}}
+	}
+	fake.rejects = ".300."
+	if err := k.limit(t.Context()); err == nil || !errors.Is(err, envoyadmin.ErrStatus) || len(err.Error()) > 500 {
+		t.Errorf("got %v", err)
+	}
+	if missing := len(want) - len(fake.set); missing == 0 || missing > 100 {
+		t.Errorf("%d of %d limits are missing", missing, len(want))
+	}
+	fake.rejects = ""
+	if err := k.limit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(want, fake.set); diff != "" {
+		t.Error(diff)
+	}
+	if fake.largest > maxOverrideBytes+100 {
+		t.Errorf("a request has %d bytes", fake.largest)
+	}
+	clear(k.known)
+	if err := k.limit(t.Context()); err != nil || len(fake.set) > 0 {
+		t.Errorf("%d limits are left, %v", len(fake.set), err)
 	}
 }

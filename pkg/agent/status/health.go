@@ -46,6 +46,16 @@ func (h *Health) Ready() error {
 // if it were ready, an operator would reload the next edge, and both would drain at the same time.
 func (h *Health) SetObtained() { h.change(func() { h.obtained = true }) }
 
+// Obtained returns nil once SetObtained was called.
+func (h *Health) Obtained() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.obtained {
+		return errStarting
+	}
+	return nil
+}
+
 // GatewayState returns whether Envoy accepts clients, and a channel that is closed when that changes.
 func (h *Health) GatewayState() (reportagent.GatewayState, <-chan struct{}) {
 	h.mu.Lock()

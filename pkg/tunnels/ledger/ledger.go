@@ -2,9 +2,10 @@
 // tracks the sockets without an owner. It does no input or output: it takes records and lists of sockets, and returns
 // the sockets to close. It is not safe for concurrent use.
 //
-// A new socket without an owner is in its handshake. If it has no owner after Comparisons, it is unknown and is closed.
-// That holds only while no record can be missing. After a gap in the record the sockets without an owner are doubtful,
-// because their records may be missing: nothing is closed until each of them has ended or has an owner.
+// A new socket without an owner is in its handshake, or its node has sent nothing yet. If it has no owner after
+// Comparisons, it is unknown and is closed. That holds only while no record can be missing. After a gap in the record
+// the sockets without an owner are doubtful, because their records may be missing: nothing is closed until each of them
+// has ended or has an owner.
 package ledger
 
 import (
@@ -17,8 +18,9 @@ import (
 
 const (
 	// Comparisons is the number of consecutive comparisons at which a connection may lack a recorded owner. The table
-	// compares every 15 s, so that is 45 s, and Envoy closes a handshake after 25 s.
-	Comparisons = 3
+	// compares every 15 s, so that is 75 s. Envoy closes a handshake after 25 s, and a connection on which a node sends
+	// nothing after TLS, so that nothing identifies it, 65 s after it was accepted.
+	Comparisons = 5
 	// closesPerComparison bounds the number of unknown connections closed after one comparison, so that a wrong record
 	// cannot close all at once.
 	closesPerComparison = 16
