@@ -61,7 +61,7 @@ Show for each gateway and each edge whether its Envoy runs the configuration tha
 it. The lines above the table show the state of the current rollout: see docs/rollouts.md.
 
   SYNCED        Envoy accepted the published configuration
-  STALE         Envoy has not answered yet; the last accepted version runs
+  STALE         Envoy has not answered yet, or its agent gets no configuration; the last accepted version runs
   NACK          Envoy rejected a resource; the last accepted version runs, and the message is Envoy's
   DISCONNECTED  its agent is connected to no xds-server: Envoy, if it runs, runs the last accepted version
   UNKNOWN       an xds-server did not answer, and the node may be connected to it
@@ -191,6 +191,9 @@ func syncRows(
 		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server}
 		row.Status, row.Message = unreported(doubt)
 		row.Since = pointer(observed.DisconnectedSince(connected, since))
+		if connected && !doubt {
+			row.Message = "its agent has connected, and gets no configuration yet"
+		}
 		if connected && !doubt && now.Sub(since) > streamTime {
 			row.Status, row.Message = string(collect.Stale), "it reports, but gets no configuration"
 			row.Since = pointer(since)

@@ -1,9 +1,11 @@
 package management
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,7 +50,6 @@ func (m *Client) Reader(
 // objects are in the cache.
 func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Object) (*watched, error) {
 	options := cache.Options{
-		HTTPClient:       m.HTTP,
 		Scheme:           m.scheme,
 		Mapper:           m.RESTMapper(),
 		ByObject:         map[client.Object]cache.ByObject{},
@@ -58,6 +59,9 @@ func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Ob
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	}
 	failed := make(chan error, 1)
+	own := *m.HTTP
+	own.Transport = noticing{cmp.Or(own.Transport, http.DefaultTransport), failed}
+	options.HTTPClient = &own
 	options.DefaultWatchErrorHandler = func(ctx context.Context, r *toolscache.Reflector, err error) {
 		select {
 		case failed <- err:
@@ -93,6 +97,24 @@ func (m *Client) watch(ctx context.Context, namespace string, kinds ...client.Ob
 		return err
 	}
 	return &watched{c, watcher(news, failed, reachable)}, nil
+}
+
+// noticing reports requests that had no answer: a Reflector repeats them without a word.
+type noticing struct {
+	http.RoundTripper
+	failed chan<- error
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n noticing) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := n.RoundTripper.RoundTrip(r)
+	if err != nil && r.Context().Err() == nil {
+		select {
+		case n.failed <- err:
+		default:
+		}
+	}
+	return answer, err
 }
 
 // watcher returns a Watcher of news. If a watch has failed, which may be the harmless end of one, it asks whether the

@@ -42,14 +42,19 @@ func unmatched(edges, others []observed.Edge) []observed.Edge {
 	})
 }
 
-// carriers are the edges of a Tunnel that carry a tunnel or have done so since the command began: one that is away for a
-// moment, such as for its restart, would lose its tunnel in a move, too, unless it was revoked or its certificate has
-// ended. One that has been away since before gets the new address by hand when it comes back.
+// awayTime is for how long an edge that is away is still waited for: a machine restarts within it.
+const awayTime = 3 * time.Minute
+
+// carriers are the edges of a Tunnel that carry a tunnel or have done so in the last minutes of this command: one that
+// is away for a moment, such as for its restart, would lose its tunnel in a move, too, unless it was revoked or its
+// certificate has ended. One that has been away since before gets the new address by hand when it comes back.
 func (m *move) carriers(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
 	return slices.DeleteFunc(observed.Recorded(t, now), func(e observed.Edge) bool {
 		key := t.Name + "/" + e.Node
-		m.seen[key] = m.seen[key] || e.HasTunnel()
-		return !e.HasTunnel() && !(m.seen[key] && e.HoldsCertificate(now))
+		if e.HasTunnel() {
+			m.seen[key] = now
+		}
+		return !e.HasTunnel() && !(now.Sub(m.seen[key]) < awayTime && e.HoldsCertificate(now))
 	})
 }
 

@@ -119,10 +119,10 @@ type move struct {
 	flags    moveFlags
 	out      io.Writer
 	from, to client.Client
-	cluster  client.ObjectKey // at the source
-	key      client.ObjectKey // of the Tunnel at the source
-	target   client.ObjectKey // of the Tunnel at the target
-	seen     map[string]bool  // see carriers; shared by all Tunnels of the Cluster
+	cluster  client.ObjectKey     // at the source
+	key      client.ObjectKey     // of the Tunnel at the source
+	target   client.ObjectKey     // of the Tunnel at the target
+	seen     map[string]time.Time // see carriers; shared by all Tunnels of the Cluster
 }
 
 func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
@@ -142,7 +142,7 @@ func (f moveFlags) open(out io.Writer, cluster string) (*move, error) {
 	}
 	key := client.ObjectKey{Namespace: namespace, Name: cluster}
 	return &move{
-		flags: f, out: out, from: from, to: to, cluster: key, key: key, seen: map[string]bool{},
+		flags: f, out: out, from: from, to: to, cluster: key, key: key, seen: map[string]time.Time{},
 		target: client.ObjectKey{Namespace: f.to.Namespace, Name: cluster},
 	}, nil
 }

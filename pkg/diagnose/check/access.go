@@ -81,10 +81,7 @@ func checkAuthentication(ctx context.Context, v *visit) finding {
 	defer client.CloseIdleConnections()
 	const path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	who, err := ask(
-		ctx,
-		client,
-		http.MethodPost,
-		server+path,
+		ctx, client, http.MethodPost, server+path,
 		`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`,
 	)
 	if err != nil {

@@ -83,8 +83,8 @@ func (v *visit) names(ctx context.Context) []string {
 	defer cancel()
 	fleet, err := v.Servers.Observe(ctx, t.HeldID(), []string{t.HeldID()})
 	switch {
-	case err != nil:
-		return []string{t.HeldID()}
+	case err != nil || fleet.Domain == "":
+		return nil
 	case t.Spec.EgressOf != "":
 		return []string{envoy.ScopeName(fleet.Domain, t.HeldID())}
 	}

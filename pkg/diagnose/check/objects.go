@@ -53,9 +53,7 @@ func (v *visit) judgeCluster() finding {
 	unpause := fmt.Sprintf(
 		"to unpause it: kubectl -n %s patch cluster %s --type=merge -p '{\"spec\":{\"paused\":false}}', and remove its "+
 			"annotation %s if present",
-		v.key.Namespace,
-		v.key.Name,
-		clusterv1.PausedAnnotation,
+		v.key.Namespace, v.key.Name, clusterv1.PausedAnnotation,
 	)
 	switch {
 	case has == v1alpha1.TunnelDisabled && !v.hasNetworks():

@@ -22,9 +22,13 @@ func (v *visit) observe(ctx context.Context) bool {
 	case v.Servers == nil:
 		v.notObserved = "the xds-servers cannot be queried from here"
 	default:
-		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), append(slices.Clone(v.names(ctx)), peers.SNIListener))
-		if err != nil {
+		names := v.names(ctx)
+		fleet, err := v.Servers.Observe(ctx, v.tunnel.HeldID(), append(slices.Clone(names), peers.SNIListener))
+		switch {
+		case err != nil:
 			v.notObserved = "no xds-server answers: " + text(err)
+		case names == nil && !v.tunnel.OfCluster():
+			v.notObserved = "the xds-servers have answered too late to name their tunnel domain"
 		}
 		v.observed, v.listeners = &fleet, fleet.Take(peers.SNIListener)
 	}

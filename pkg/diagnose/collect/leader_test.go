@@ -42,9 +42,9 @@ func TestALeaderByAWrongClock(t *testing.T) {
 		"it has just renewed it":              {0, true, 1},
 		"a clock that is a minute ahead":      {time.Minute, true, 2},
 		"a clock that is a minute behind":     {-time.Minute, true, 2},
-		"nobody has renewed it for a minute":  {time.Minute, false, 2},
+		"it was last renewed a minute ago":    {time.Minute, false, 2},
 		"the same, by a clock that is behind": {-time.Second * 30, false, 2},
-		"nobody has renewed it for an hour":   {time.Hour, false, 1},
+		"it was last renewed an hour ago":     {time.Hour, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -36,8 +36,9 @@ const (
 	// callTime bounds a call whose context has no earlier deadline.
 	callTime = 30 * time.Second
 	// silentTime bounds a call of a server that did not answer the last one in time, so that it does not take the time of
-	// all following calls.
-	silentTime = time.Second
+	// all following calls. It doubles with each of them, because an answer may rightly take longer.
+	silentTime   = time.Second
+	maxDoublings = 5
 	// maxMessage bounds one message. 30,000 Envoy clusters of a gateway with all details fit into it.
 	maxMessage = 64 << 20
 )
@@ -61,7 +62,7 @@ type Servers struct {
 type connection struct {
 	name   string
 	conn   *grpc.ClientConn
-	silent atomic.Bool // it did not answer the last call in time
+	silent atomic.Int32 // how many calls in succession it did not answer in time
 }
 
 // Connect finds the xds-servers. An unreachable server is not an error here: each query reports it. It is an error if
@@ -174,14 +175,19 @@ func (s *Servers) each(ctx context.Context, ask func(ctx context.Context, i int,
 
 // ask makes one call.
 func (c *connection) ask(ctx context.Context, i int, ask func(context.Context, int, *connection) error) error {
-	limited := ctx
-	if c.silent.Load() {
+	limited, silent, began := ctx, c.silent.Load(), time.Now()
+	if silent > 0 {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(ctx, silentTime)
+		limited, cancel = context.WithTimeout(ctx, silentTime<<min(silent-1, maxDoublings))
 		defer cancel()
 	}
 	err := ask(limited, i, c)
-	c.silent.Store(err != nil && errors.Is(limited.Err(), context.DeadlineExceeded))
+	switch {
+	case err == nil || !errors.Is(limited.Err(), context.DeadlineExceeded):
+		c.silent.Store(0)
+	case time.Since(began) >= silentTime: // less time than that proves nothing
+		c.silent.CompareAndSwap(silent, silent+1) // concurrent calls count once
+	}
 	return err
 }
 

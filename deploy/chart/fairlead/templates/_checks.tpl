@@ -87,7 +87,7 @@
 {{- end -}}
 
 {{- /*
-Fails if gateways would stop to forward, or begin to, while edges do not have tunnels to all of them: the controller
+Fails if gateways would stop forwarding, or begin to, while edges do not have tunnels to all of them: the controller
 stops such a rollout, but the gateways restart. The present number is in the cluster. Without access to it, an upgrade
 that sets no number is taken for the first one with proxyProtocolFrom.
 */ -}}
@@ -101,6 +101,11 @@ that sets no number is taken for the first one with proxyProtocolFrom.
 {{- end -}}
 {{- $gateways := .Values.gateway.replicas | default 100 | int -}}
 {{- if and (ne (eq $now 0) (eq $next 0)) (lt (max $now $next | int) $gateways) (ne .Values.rollout "immediate") -}}
-{{- fail (printf "gateway.perTunnel would change from %d to %d, and with more gateways clients would find no tunnel at some of them: set gateway.perTunnel=100 and no other value, wait until fairlead config sync shows that it is rolled out, set gateway.perTunnel=%d in the same way, and change gateway.proxyProtocolFrom only then; if %d is the present number already, set gateway.perTunnel=%d" $now $next $next $next $next) -}}
+{{- $all := "set gateway.perTunnel=100 and no other value, wait until fairlead config sync shows that it is rolled out" -}}
+{{- $steps := printf "%s, set gateway.perTunnel=0 in the same way, and change gateway.proxyProtocolFrom only then; if 0 is the present number already, set gateway.perTunnel=0" $all -}}
+{{- if ne $next 0 -}}
+{{- $steps = printf "if you remove gateway.proxyProtocolFrom, first do that with gateway.perTunnel=0, and wait until the gateways have restarted; then %s, and set gateway.perTunnel=%d in the same way" $all $next -}}
+{{- end -}}
+{{- fail (printf "gateway.perTunnel would change from %d to %d, and with more gateways clients would find no tunnel at some of them: %s" $now $next $steps) -}}
 {{- end -}}
 {{- end -}}
