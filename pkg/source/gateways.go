@@ -92,14 +92,14 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 
 // markJoining marks the gateways that have joined since all of them were ready last. settled are the names of those, or
 // nil before the first time; markJoining returns the next value. A gateway is ready when it has the tunnels that are
-// assigned to it. The first time, the first ones count as settled, as many as are ready: Pods are added at the end, and
-// a gateway that is wrongly marked costs only more tunnels. If none is ready, the installation is new, and none is
-// marked.
+// assigned to it. The first time, the first ones count as settled, as many as are ready: Pods are added at the end. None
+// is marked if none is ready, because the installation is new, and while Pods are being replaced.
 func markJoining(set *appsv1.StatefulSet, gateways []model.Gateway, settled map[string]bool) map[string]bool {
 	all := int(set.Status.ReadyReplicas) >= len(gateways)
 	if all || settled == nil {
 		those := gateways
-		if ready := int(set.Status.ReadyReplicas); !all && ready > 0 {
+		replacing := set.Status.CurrentRevision != set.Status.UpdateRevision // those that are not ready have not joined
+		if ready := int(set.Status.ReadyReplicas); !all && ready > 0 && !replacing {
 			those = gateways[:ready]
 		}
 		settled = make(map[string]bool, len(those))
@@ -150,6 +150,7 @@ func stripGatewaySet(object any) (any, error) {
 	kept.Spec.Replicas, kept.Spec.Ordinals, kept.Spec.ServiceName = set.Spec.Replicas, set.Spec.Ordinals,
 		set.Spec.ServiceName
 	kept.Status.Replicas, kept.Status.ReadyReplicas = set.Status.Replicas, set.Status.ReadyReplicas
+	kept.Status.CurrentRevision, kept.Status.UpdateRevision = set.Status.CurrentRevision, set.Status.UpdateRevision
 	for _, c := range set.Spec.Template.Spec.Containers {
 		kept.Spec.Template.Spec.Containers = append(
 			kept.Spec.Template.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports},

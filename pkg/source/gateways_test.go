@@ -96,6 +96,21 @@ func TestGatewaysThatJoinOrLeave(t *testing.T) {
 	}
 }
 
+// TestGatewaysThatAreReplacedDuringAStart: an xds-server that starts in an upgrade marks none.
+func TestGatewaysThatAreReplacedDuringAStart(t *testing.T) {
+	set := newSet("fairlead-system", 6)
+	set.Status.Replicas, set.Status.ReadyReplicas = 6, 5
+	set.Status.CurrentRevision, set.Status.UpdateRevision = "gateway-1", "gateway-2"
+	gateways, err := source.Gateways(set, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.MarkJoining(set, gateways, nil)
+	if i := slices.IndexFunc(gateways, func(g model.Gateway) bool { return g.Joining }); i >= 0 {
+		t.Errorf("%s joins", gateways[i].Name)
+	}
+}
+
 // TestGatewaysThatJoinDuringAStart: an xds-server that starts while gateways join must not let edges drop their tunnels
 // to those that are there.
 func TestGatewaysThatJoinDuringAStart(t *testing.T) {

@@ -91,8 +91,8 @@ func (t *Table) Claim(subject model.Subject, remote, local netip.AddrPort) bool 
 		if before := t.conns.all[of.Key]; before != nil {
 			t.disconnect(before) // an earlier connection with the same addresses
 		}
+		// The next poll has enforce look up its socket, together with all others: see apply.
 		t.connection(event{name: eventRequest, owner: owner, tunnel: of})
-		notify(t.notifyEnforce)
 	}
 	return true
 }

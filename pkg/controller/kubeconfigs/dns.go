@@ -17,9 +17,11 @@ import (
 const (
 	// lookupTimeout bounds how long one Cluster may block a worker.
 	lookupTimeout = 2 * time.Second
-	// lookupPause follows a lookup without an answer: while DNS is down, workers wait once in a while and not for every
-	// Cluster. It pauses all lookups if the name belongs to the installation, otherwise those of one owner.
+	// lookupPause follows a lookup without an answer. It pauses all lookups if the name belongs to the installation,
+	// otherwise those of one owner.
 	lookupPause = 30 * time.Second
+	// maxAsking bounds the workers that wait for names which owners have chosen: their servers may never answer.
+	maxAsking = kubeconfigWorkers / 4
 	// lookupInterval is how often a hostname is looked up again.
 	lookupInterval = 10 * time.Minute
 )
@@ -41,6 +43,7 @@ type resolver struct {
 
 	mu          sync.Mutex
 	pausedUntil map[string]time.Time // by the owner of the names; empty: the installation, and with it all others
+	asking      int                  // lookups of names that owners have chosen
 }
 
 // resolves reports whether clients reach the gateways by a tunnel hostname: by the setting for all of them, otherwise
@@ -62,9 +65,10 @@ func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answe
 // owner is the namespace that has chosen hostname, or empty for a tunnel hostname. The servers of a name that a
 // namespace chooses may never answer, which must not stop the lookups of others.
 func (r *resolver) leadsTo(ctx context.Context, owner, hostname, gateway string) answer {
-	if r.paused(owner) {
+	if !r.begin(owner) {
 		return unknown
 	}
+	defer r.finish(owner)
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -116,12 +120,28 @@ func notFound(err error) bool {
 	return errors.As(err, &dnsErr) && dnsErr.IsNotFound
 }
 
-// paused reports whether lookups of an owner's names are paused, or all are.
-func (r *resolver) paused(owner string) bool {
+// begin reports whether a name of an owner may be looked up now: lookups are not paused, and not too many workers wait
+// for names of owners. If so, finish must follow.
+func (r *resolver) begin(owner string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	return now.Before(r.pausedUntil[""]) || now.Before(r.pausedUntil[owner])
+	if now.Before(r.pausedUntil[""]) || now.Before(r.pausedUntil[owner]) || owner != "" && r.asking >= maxAsking {
+		return false
+	}
+	if owner != "" {
+		r.asking++
+	}
+	return true
+}
+
+func (r *resolver) finish(owner string) {
+	if owner == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking--
 }
 
 // pause pauses lookups of an owner's names, unless the caller ended this one before lookupTimeout.

@@ -3,7 +3,10 @@ package kubeconfigs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -222,5 +225,34 @@ func TestTheHostnameIsComparedWithTheAPIServerAddress(t *testing.T) {
 		); got != (want == yes) {
 			t.Errorf("%s: got %v, want %d", address, got, want)
 		}
+	}
+}
+
+// TestNamesOfOwnersDoNotTakeAllWorkers: each owner's first lookup may wait for servers that do not answer.
+func TestNamesOfOwnersDoNotTakeAllWorkers(t *testing.T) {
+	const gateway = "10.1.1.1"
+	waiting, release := make(chan struct{}), make(chan struct{})
+	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(_ context.Context, host string) ([]string, error) {
+		if strings.HasPrefix(host, "slow") {
+			waiting <- struct{}{}
+			<-release
+		}
+		return []string{gateway}, nil
+	}}
+	var group sync.WaitGroup
+	for i := range maxAsking {
+		group.Go(func() { r.leadsTo(t.Context(), fmt.Sprintf("team-%d", i), "slow.example", gateway) })
+		<-waiting
+	}
+	if got := r.leadsTo(t.Context(), "another", "api.example.com", gateway); got != unknown {
+		t.Errorf("one more owner: got %d", got)
+	}
+	if got := r.resolves(t.Context(), controllertest.Hostname, gateway); got != yes {
+		t.Errorf("a tunnel hostname: got %d", got)
+	}
+	close(release)
+	group.Wait()
+	if got := r.leadsTo(t.Context(), "another", "api.example.com", gateway); got != yes {
+		t.Errorf("afterwards: got %d", got)
 	}
 }

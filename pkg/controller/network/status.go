@@ -59,6 +59,8 @@ func (r *statusReconciler) status(
 		own = noCluster(network)
 	case g.foreign() || g.tunnel != nil && controlledByOther(g.tunnel, network):
 		own = foreignTunnel(g.key.Name)
+	case g.tunnel == nil && !network.DeletionTimestamp.IsZero():
+		own = condition.Unknown(own.Type, "it is being deleted, and its Tunnel has ended")
 	case g.tunnel == nil:
 		own = condition.Unknown(own.Type, "its Tunnel does not exist yet")
 	default:

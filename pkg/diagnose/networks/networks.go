@@ -88,7 +88,7 @@ func Judge(n *v1alpha1.RemoteNetwork, accepted *metav1.Condition) *Fault {
 		return warning(
 			"it was deleted at "+n.DeletionTimestamp.UTC().Format(time.RFC3339)+" and waits for finalizers: "+
 				strings.Join(n.Finalizers, ", "),
-			"the RemoteNetwork was deleted: its Tunnel has ended, and finalizers keep the object",
+			"the RemoteNetwork was deleted: it is no longer served, and finalizers keep the object",
 			"wait; if the deletion does not end, see the log of the controller of each finalizer",
 		)
 	case paused:

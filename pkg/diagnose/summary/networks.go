@@ -113,7 +113,7 @@ func buildNetwork(n *v1alpha1.RemoteNetwork, t *v1alpha1.Tunnel, live *Live, now
 	}
 	r.addTunnel(t, live, now)
 	if r.Deleting {
-		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted: its tunnel has ended, and finalizers keep it")
+		r.note(Warning, ReasonDeleting, time.Time{}, "it is being deleted: it is no longer served, and finalizers keep it")
 	}
 	if r.judgeAccepted("RemoteNetwork", n, now) {
 		r.judgeUse(n.CreationTimestamp.Time, now)
