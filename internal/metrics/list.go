@@ -764,8 +764,8 @@ var gateways = []Metric{
 		Kind:   Counter,
 		Labels: []string{"reason"},
 		Of:     atGateway,
-		Help: "Connections that the agent rejected before TLS (source, network, capacity), and tunnels that it rejected " +
-			"after TLS (edge, edge_rate, tunnel_id, tunnel_id_rate).",
+		Help: "Connections that the agent rejected before TLS (source, network, capacity), and tunnels and others that it " +
+			"rejected after TLS (edge, edge_rate, tunnel_id, tunnel_id_rate).",
 	},
 	{
 		Name:   "fairlead_gateway_full_ratio",

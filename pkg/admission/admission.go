@@ -43,9 +43,9 @@ const (
 	BySource     Reason = "source"         // connections of one source per second
 	ByNetwork    Reason = "network"        // connections of one IPv6 /48 per second
 	ByCapacity   Reason = "capacity"       // connections of all sources per second
-	ByEdge       Reason = "edge"           // reverse tunnels of one edge
+	ByEdge       Reason = "edge"           // reverse tunnels of one edge, or other connections of one node
 	ByEdgeRate   Reason = "edge_rate"      // reverse tunnels that one edge opens per second
-	ByTunnelID   Reason = "tunnel_id"      // reverse tunnels of all edges of one tunnel id
+	ByTunnelID   Reason = "tunnel_id"      // the same of all edges or nodes of one tunnel id
 	ByTunnelRate Reason = "tunnel_id_rate" // reverse tunnels that all edges of one tunnel id open per second
 )
 

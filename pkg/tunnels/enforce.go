@@ -34,7 +34,7 @@ func (t *Table) enforce(ctx context.Context) {
 	defer mend.Stop()
 	dead := time.NewTicker(usedInterval)
 	defer dead.Stop()
-	wait := retryMin
+	wait, checked := retryMin, time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,6 +43,13 @@ func (t *Table) enforce(ctx context.Context) {
 			wait = retryMin
 		case <-check.C:
 			t.check()
+			checked = time.Now()
+		case <-t.notifyCheck:
+			if time.Since(checked) < t.checkEvery/10 {
+				continue
+			}
+			t.check()
+			checked = time.Now()
 		case <-retry.C:
 		case <-mend.C:
 		case <-dead.C:

@@ -136,6 +136,7 @@ type Table struct {
 	saved []byte // content of Config.Denials; nil: not known. Used only by New and keepDenials
 
 	notifyEnforce chan struct{} // notifies enforce of tunnels to look up or to close
+	notifyCheck   chan struct{} // notifies enforce of a node with many connections
 	notifyKeep    chan struct{} // notifies keepDenials of what is denied
 	reopen        chan struct{} // notifies keepOpen that Envoy should reopen its log
 }
@@ -171,7 +172,8 @@ func New(config Config) *Table {
 		history: history.New(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},
 		stalled:       stalledPaths{},
-		notifyEnforce: make(chan struct{}, 1), notifyKeep: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
+		notifyEnforce: make(chan struct{}, 1), notifyCheck: make(chan struct{}, 1),
+		notifyKeep: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
 	t.log.File = logfile.New(config.Log, t.badLine)
 	t.loadDenials()

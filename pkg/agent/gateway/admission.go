@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,10 +41,12 @@ const (
 	// saveInterval is the interval at which changed known sources are saved. Unchanged ones are saved after saveAgain,
 	// because a saved source is outdated after a day.
 	saveInterval, saveAgain = time.Minute, time.Hour
-	// connectionsPerNode is a quarter of how many connections a node may have besides tunnels. The Envoy beside an
-	// apiserver has a few; an apiserver without one has a connection for each stream. It is also how many a gateway
-	// expects of an apiserver, whose source is known from its first request on.
-	connectionsPerNode = 256
+	// connectionsAtOnce bounds the other connections closed each time, which are not admitted again. It is as many as an
+	// installation with the default rate accepts of all sources in twice that time.
+	connectionsAtOnce = 4 * admission.DefaultRate
+	// apiserverConnections is a quarter of how many connections per second a gateway expects of an apiserver, whose source
+	// is known from its first request on.
+	apiserverConnections = 256
 	// peerConnections is a quarter of how many connections per second a gateway expects of another one: it opens one for
 	// each workload cluster and worker when clients come back after a restart.
 	peerConnections = 256
@@ -229,22 +232,44 @@ func (a *admissions) run(ctx context.Context) {
 	}
 }
 
-// excessOf returns the keys beyond the limits, and records the sources of all others as known. The connections of an
-// edge come from the source of its tunnels, which is known already.
-func (a *admissions) excessOf(all []tunnels.Placed, each func(id string) int) (keys []string) {
+// tunnelLimits returns the limits of reverse tunnels of a tunnel id.
+func (a *admissions) tunnelLimits(id string) admission.Limits {
+	return a.control.TunnelLimits(a.tunnels(id))
+}
+
+// excessOf returns the keys beyond the limits of a tunnel id, and records the sources of all others as known. The
+// weight of a source is the number of connections that one node keeps there.
+func (a *admissions) excessOf(
+	all []tunnels.Placed, limits func(id string) admission.Limits, weight func(id string) int,
+) (keys []string) {
 	live, now := make([]admission.Live, 0, len(all)), time.Now()
 	for _, t := range all {
 		live = append(live, admission.Live{Key: t.Key, Edge: model.EdgeRef{Node: t.Node, ID: t.ID}, Since: t.Since})
 	}
-	keys = a.control.Excess(live, each)
+	keys = admission.Excess(live, limits)
 	beyond := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		beyond[key] = true
 	}
 	for _, t := range all {
 		if !beyond[t.Key] && t.Owner != record.OwnerForward {
-			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, each(t.ID))
+			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, weight(t.ID))
 		}
+	}
+	return keys
+}
+
+// excessConnections returns the keys of connections beyond the limits that are no tunnels. The connections of an edge
+// come from the source of its tunnels, which is known already.
+func (a *admissions) excessConnections(all []tunnels.Placed) (keys []string) {
+	for owner, role := range map[string]model.Role{
+		record.OwnerEgress: model.RoleEgress, record.OwnerForward: model.RoleEdge,
+	} {
+		of := slices.DeleteFunc(slices.Clone(all), func(p tunnels.Placed) bool { return p.Owner != owner })
+		keys = append(keys, a.excessOf(
+			of, func(string) admission.Limits { return admission.StreamLimits(role) },
+			func(string) int { return apiserverConnections },
+		)...)
 	}
 	return keys
 }
@@ -261,18 +286,21 @@ func (a *admissions) notePeers(places []tunnels.Placed) {
 // closeExcess closes tunnels and connections beyond the limits.
 func (a *admissions) closeExcess() {
 	a.notePeers(a.table.PeerPlaces())
-	keys := a.excessOf(a.table.Places(), a.tunnels)
-	keys = append(keys, a.excessOf(a.table.ConnectionPlaces(), func(string) int { return connectionsPerNode })...)
-	if len(keys) == 0 || a.config.WithoutNetAdmin {
-		a.logExcess(len(keys))
+	keys := a.excessOf(a.table.Places(), a.tunnelLimits, a.tunnels)
+	others := a.excessConnections(a.table.ConnectionPlaces())
+	excess := len(keys) + len(others)
+	if excess == 0 || a.config.WithoutNetAdmin {
+		a.logExcess(excess)
 		return
 	}
-	closed, err := a.table.Close(keys[:min(len(keys), excessAtOnce)])
+	closed, err := a.table.Close(slices.Concat(
+		keys[:min(len(keys), excessAtOnce)], others[:min(len(others), connectionsAtOnce)],
+	))
 	a.mu.Lock()
 	a.closed.excess += uint64(closed)
 	a.mu.Unlock()
 	a.log.Warn(
-		"closed tunnels or connections beyond the limit of their node or tunnel id", "closed", closed, "excess", len(keys),
+		"closed tunnels or connections beyond the limit of their node or tunnel id", "closed", closed, "excess", excess,
 	)
 	if err != nil {
 		a.log.Error("cannot close tunnels beyond the limit", "error", err)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -204,11 +205,12 @@ func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
 		}
 		return all
 	}
-	all := of(4*connectionsPerNode+3, record.OwnerEgress, "kas-1", "192.0.2.1")
-	all = append(all, of(4*connectionsPerNode, record.OwnerEgress, "kas-2", "192.0.2.2")...)
+	most := admission.StreamLimits(model.RoleEgress).Node
+	all := of(most+3, record.OwnerEgress, "kas-1", "192.0.2.1")
+	all = append(all, of(most-3, record.OwnerEgress, "kas-2", "192.0.2.2")...)
 	all = append(all, of(1, record.OwnerForward, "edge-1", "192.0.2.3")...)
-	keys := a.excessOf(all, func(string) int { return connectionsPerNode })
-	if len(keys) != 3 || keys[0] != fmt.Sprint("kas-1", 4*connectionsPerNode+2) {
+	keys := a.excessConnections(all)
+	if len(keys) != 3 || keys[0] != fmt.Sprint("kas-1", most+2) {
 		t.Errorf("beyond the limit are %v", keys)
 	}
 	for from, want := range map[string]bool{"192.0.2.1": true, "192.0.2.2": true, "192.0.2.3": false} {
@@ -221,6 +223,35 @@ func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
 	for i := range 700 {
 		if why := a.control.Connection(now, netip.MustParseAddr("192.0.2.1"), admission.Terminated); why != "" {
 			t.Fatalf("connection %d is rejected: %s", i, why)
+		}
+	}
+}
+
+// TestConnectionsOfOneTunnelIDAreBounded: many nodes of one id must leave the public port to others.
+func TestConnectionsOfOneTunnelIDAreBounded(t *testing.T) {
+	const nodes, each = 40, 1000
+	a := newTestAdmissions(t, t.TempDir(), 1)
+	now := time.Now()
+	for owner, role := range map[string]model.Role{
+		record.OwnerEgress: model.RoleEgress, record.OwnerForward: model.RoleEdge,
+	} {
+		var all []tunnels.Placed
+		id, other := model.NewID(), model.NewID()
+		for i := range nodes * each {
+			all = append(all, tunnels.Placed{
+				Tunnel: tunnels.Tunnel{
+					Key: fmt.Sprint(i), Node: fmt.Sprint("node-", i%nodes), ID: id, Since: now.Add(time.Duration(i)),
+				},
+				From: netip.MustParseAddr("192.0.2.1"), Owner: owner,
+			})
+		}
+		all = append(all, tunnels.Placed{
+			Tunnel: tunnels.Tunnel{Key: "other", Node: "node-1", ID: other, Since: now.Add(time.Hour)},
+			From:   netip.MustParseAddr("192.0.2.2"), Owner: owner,
+		})
+		keys := a.excessConnections(all)
+		if want := nodes*each - admission.StreamLimits(role).ID; len(keys) != want || slices.Contains(keys, "other") {
+			t.Errorf("%s: beyond the limit are %d, want %d", owner, len(keys), want)
 		}
 	}
 }
