@@ -127,7 +127,12 @@ func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*auth
 
 // stream decides about a connection that is no reverse tunnel.
 func (s tunnels) stream(node model.Subject, remote, local netip.AddrPort) codes.Code {
-	most, reason := StreamLimits(node.Role), Admitted
+	most, edge := StreamLimits(node.Role), model.EdgeRef{Node: node.Node, ID: node.ID}
+	reason := s.Control.stream(time.Now(), edge)
+	if reason != Admitted {
+		s.Decided(reason, remote.Addr(), edge)
+		return codes.ResourceExhausted
+	}
 	ofNode, ofID, permitted := s.Claim(node, remote, local, most.Node, most.ID)
 	switch {
 	case !permitted:
@@ -140,7 +145,7 @@ func (s tunnels) stream(node model.Subject, remote, local netip.AddrPort) codes.
 		return codes.OK
 	}
 	s.Control.reject(reason)
-	s.Decided(reason, remote.Addr(), model.EdgeRef{Node: node.Node, ID: node.ID})
+	s.Decided(reason, remote.Addr(), edge)
 	return codes.ResourceExhausted
 }
 

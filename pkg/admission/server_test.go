@@ -56,7 +56,7 @@ func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
 		netip.MustParseAddrPort("192.0.2.2:443")
 	var claimed []model.Subject
 	s := tunnels{Server: &Server{
-		Domain: domain, StreamsKey: key, Denied: func(model.EdgeRef) bool { return false },
+		Domain: domain, StreamsKey: key, Control: NewControl(0), Denied: func(model.EdgeRef) bool { return false },
 		Claim: func(node model.Subject, from, to netip.AddrPort, _, _ int) (int, int, bool) {
 			if from != remote || to != local {
 				t.Errorf("a connection from %s to %s is claimed", from, to)
@@ -161,6 +161,14 @@ func TestStreamsBeyondALimitAreRejected(t *testing.T) {
 		if calls(1, "node-0") != codes.ResourceExhausted || rejected[ByTunnelID] != 1 || ids[id] != c.ofID {
 			t.Errorf("%s: of one tunnel id %d are admitted, and rejected are %v", c.role, ids[id], rejected)
 		}
+	}
+	flood := model.Subject{Role: model.RoleEdge, Node: "node-flood", ID: model.NewID()}
+	for range requestBurst + requestRate {
+		s.Control.Request(time.Now(), model.EdgeRef{Node: flood.Node, ID: flood.ID})
+	}
+	if s.stream(flood, netip.AddrPort{}, netip.AddrPort{}) != codes.ResourceExhausted || rejected[ByRequests] != 1 ||
+		nodes[flood] > 0 {
+		t.Errorf("after too many requests %d are admitted, and rejected are %v", nodes[flood], rejected)
 	}
 	if counts := s.Control.Counts().Tunnels; counts[ByEdge] != 2 || counts[ByTunnelID] != 2 {
 		t.Errorf("counted are %v", counts)

@@ -213,8 +213,8 @@ func TestExcess(t *testing.T) {
 	}
 }
 
-// TestNoTunnelIDHasMostTunnelsOfAGateway, whatever its Cluster and the installation contain: an edge keeps 1,024 tunnels
-// for 257 names, and 64 workers are the maximum.
+// TestNoTunnelIDHasMostTunnelsOfAGateway, whatever its Cluster and the installation contain: an edge keeps 1,024
+// tunnels for 257 names, and 64 workers are the maximum.
 func TestNoTunnelIDHasMostTunnelsOfAGateway(t *testing.T) {
 	most := int(overload.PublicConnections(0)) / 2
 	streams := admission.StreamLimits(model.RoleEgress).ID + admission.StreamLimits(model.RoleEdge).ID

@@ -27,6 +27,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
+	"github.com/fairlead/fairlead/pkg/tunnels/logfile"
 )
 
 // cutTime is how long a connection of a denied node may stay open.
@@ -181,6 +182,29 @@ func TestClaimsBeyondALimitAreNotRecorded(t *testing.T) {
 		}
 	}
 	connects(t, b.Table, map[model.EdgeRef]int{{Node: "kas-1", ID: idA}: 4, {Node: "kas-2", ID: idA}: 1})
+}
+
+// TestEachRequestOfANodeIsPassedOn, with its own time, also of a log that is read in several parts.
+func TestEachRequestOfANodeIsPassedOn(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	got := map[string]int{}
+	b.config.Request = func(p Placed) {
+		got[p.Owner+" "+p.Node]++
+		if p.ID != idA || p.From != netip.MustParseAddr("192.0.2.9") || p.Since.Year() != 2026 || p.Key == "" {
+			t.Errorf("a request is %+v", p)
+		}
+	}
+	w := wire{remote: netip.MustParseAddrPort("192.0.2.9:5"), local: netip.MustParseAddrPort("192.0.2.1:443")}
+	b.claims(model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: idA}, w)
+	const many = 2 * logfile.MaxRead / 200
+	b.write(
+		t, used(ownerForward, w, 2, "edge-1", idA), ofPeer(w, "gateway-1"), setup(1, "edge-1"),
+		strings.Repeat(used(ownerEgress, w, 1, "kas-1", idA), many),
+	)
+	b.poll(noon)
+	if diff := cmp.Diff(map[string]int{"egress kas-1": many, "forward edge-1": 1}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
 }
 
 // TestEndedConnectionsDoNotCountForLong: a node that opens and closes many has its limit for those that are open.

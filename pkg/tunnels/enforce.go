@@ -75,13 +75,16 @@ func (t *Table) enforce(ctx context.Context) {
 // publish publishes the loaded tunnels once they are checked. The log has no closing events from an Envoy that ended
 // while no agent ran.
 func (t *Table) publish() {
-	t.files.Lock()
-	loaded := t.log.loaded
-	t.files.Unlock()
 	t.mu.Lock()
 	known := t.history.Version > 0
 	t.mu.Unlock()
-	if !loaded || known {
+	if known {
+		return // without a wait for a large log
+	}
+	t.files.Lock()
+	loaded := t.log.loaded
+	t.files.Unlock()
+	if !loaded {
 		return
 	}
 	t.check()

@@ -80,6 +80,9 @@ type Config struct {
 	// Cut is called for each denied tunnel or connection that was closed, with the time from its denial, or from its
 	// begin if that was later, until the kernel has closed it. It must not block. nil: it is not called.
 	Cut func(after time.Duration)
+	// Request is called for each request on a connection of an apiserver or an edge, with the time of the request as its
+	// Since. It must not block. nil: it is not called.
+	Request func(Placed)
 	// Replace has the running Envoy replaced by a new one, which ends all its connections, and returns at once; false
 	// means that there is none. It is used where the kernel does not permit to close a connection. nil: each connection
 	// is closed on its own, which requires the capability that sockets.Permitted checks. With Replace, Workers must be

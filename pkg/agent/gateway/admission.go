@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
 	"net/netip"
 	"os"
@@ -70,13 +71,15 @@ type admissions struct {
 	mu       sync.Mutex
 	quotas   map[string]quota // by tunnel id, if it differs from that of a workload cluster with one name
 	rejected map[admission.Reason]rejections
-	closed   struct{ excess, silent uint64 }
-	lanes    int // of each edge
+	closed   struct{ excess, silent, requests uint64 }
+	floods   map[string]bool // keys of connections with more requests than their node may make
+	lanes    int             // of each edge
 	// moreLanes is how many lanes each edge may have for some time, because it was allowed to before.
 	moreLanes quota
 	relays    []netip.Prefix // networks of the other gateways: see followRelays
 	excess    int            // tunnels beyond the limits that were logged last; used only by run
 	saved     time.Time      // of the known sources; used only by run
+	flooded   chan struct{}  // notifies run of floods
 }
 
 // quota is the number of tunnels that an edge of a tunnel id keeps to this gateway, or of its lanes.
@@ -95,7 +98,8 @@ type rejections struct {
 func newAdmissions(c Config, deps Deps, t *reachability, table *tunnels.Table) *admissions {
 	a := &admissions{
 		tenants: t, config: c, deps: deps, control: admission.NewControl(c.MaxEdges), table: table, log: deps.Log,
-		quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{},
+		quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{}, floods: map[string]bool{},
+		flooded: make(chan struct{}, 1),
 	}
 	t.onNames = a.setNames
 	if err := a.restore(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -220,6 +224,8 @@ func (a *admissions) run(ctx context.Context) {
 		case <-ctx.Done():
 			a.save(true)
 			return
+		case <-a.flooded:
+			a.closeFloods()
 		case <-excess.C:
 			a.closeExcess()
 			a.closeSilent(ctx)
@@ -229,6 +235,41 @@ func (a *admissions) run(ctx context.Context) {
 		case <-save.C:
 			a.save(false)
 		}
+	}
+}
+
+// requested counts a request of an apiserver or an edge. Its connection is closed if its node makes too many.
+func (a *admissions) requested(r tunnels.Placed) {
+	node := model.EdgeRef{Node: r.Node, ID: r.ID}
+	reason := a.control.Request(r.Since, node)
+	if reason == admission.Admitted {
+		return
+	}
+	a.decided(reason, r.From, node)
+	a.mu.Lock()
+	a.floods[r.Key] = true
+	a.mu.Unlock()
+	select {
+	case a.flooded <- struct{}{}:
+	default:
+	}
+}
+
+// closeFloods closes the connections on which nodes have made too many requests. Without NET_ADMIN they stay open.
+func (a *admissions) closeFloods() {
+	a.mu.Lock()
+	keys := slices.Collect(maps.Keys(a.floods))
+	clear(a.floods)
+	a.mu.Unlock()
+	if a.config.WithoutNetAdmin {
+		return
+	}
+	closed, err := a.table.Close(keys)
+	a.mu.Lock()
+	a.closed.requests += uint64(closed)
+	a.mu.Unlock()
+	if err != nil {
+		a.log.Error("cannot close connections with too many requests", "error", err)
 	}
 }
 
@@ -422,4 +463,5 @@ func (a *admissions) collect(emit metrics.Emit) {
 	defer a.mu.Unlock()
 	emit("fairlead_gateway_closed_total", float64(a.closed.excess), "excess")
 	emit("fairlead_gateway_closed_total", float64(a.closed.silent), "silent")
+	emit("fairlead_gateway_closed_total", float64(a.closed.requests), "requests")
 }

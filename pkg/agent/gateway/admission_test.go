@@ -1,23 +1,30 @@
 package gateway
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/internal/conntest"
+	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -254,4 +261,45 @@ func TestConnectionsOfOneTunnelIDAreBounded(t *testing.T) {
 			t.Errorf("%s: beyond the limit are %d, want %d", owner, len(keys), want)
 		}
 	}
+}
+
+// TestAFloodOfRequestsIsClosed: of two nodes of one id, the one with more requests than its rate loses its connection.
+func TestAFloodOfRequestsIsClosed(t *testing.T) {
+	if err := sockets.Permitted(); err != nil && os.Getenv("E2E_REQUIRED") == "" {
+		t.Skipf("can't close connections here: %v", err)
+	}
+	hostile, other, at := conntest.Two(t)
+	a, id, path := newTestAdmissions(t, t.TempDir(), 1), model.NewID(), filepath.Join(t.TempDir(), "tunnels.log")
+	a.table = tunnels.New(tunnels.Config{
+		Domain: domain, Log: path, Reopen: func(context.Context) error { return nil }, Request: a.requested, Logger: a.log,
+	})
+	used := func(conn net.Conn, node string) string {
+		return fmt.Sprintf(`{"connection":1,"event":"DownstreamStart","id":%q,"local":%q,"node":"CN=%s","owner":"egress",`+
+			`"peer":%q,"time":"2026-01-01T12:00:00.000Z"}`+"\n", domain.EgressID(id), at, node, conn.LocalAddr())
+	}
+	text := strings.Repeat(used(other, "kas-2"), 100) + strings.Repeat(used(hostile, "kas-1"), 30_000)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []func(context.Context){func(ctx context.Context) { _ = a.table.Run(ctx) }, a.run} {
+		ended := make(chan struct{})
+		t.Cleanup(func() { <-ended })
+		go func() { defer close(ended); run(t.Context()) }()
+	}
+	_ = hostile.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := hostile.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the connection of the flood ends with %v", err)
+	}
+	_ = other.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := other.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection of another node ends with %v", err)
+	}
+	eventually.True(t, 10*time.Second, "it is counted", func() error {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if r := a.rejected[admission.ByRequests]; a.closed.requests == 0 || r.count == 0 || r.edge.Node != "kas-1" {
+			return fmt.Errorf("%d were closed, and the rejections are %+v", a.closed.requests, r)
+		}
+		return nil
+	})
 }
