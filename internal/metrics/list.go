@@ -764,8 +764,9 @@ var gateways = []Metric{
 		Kind:   Counter,
 		Labels: []string{"reason"},
 		Of:     atGateway,
-		Help: "Connections that the agent rejected before TLS (source, network, capacity), and tunnels that it rejected " +
-			"after TLS (edge, edge_rate, tunnel_id, tunnel_id_rate).",
+		Help: "Connections that the agent rejected before TLS (source, network, capacity), and tunnels and others that it " +
+			"rejected after TLS (edge, edge_rate, tunnel_id, tunnel_id_rate); and requests of nodes beyond their rate " +
+			"(requests).",
 	},
 	{
 		Name:   "fairlead_gateway_full_ratio",
@@ -794,7 +795,7 @@ var gateways = []Metric{
 		Labels: []string{"reason"},
 		Of:     atGateway,
 		Help: "Connections that the agent closed: tunnels and others beyond the limit of their node or tunnel id (excess), " +
-			"and silent connections of a source that has too many (silent).",
+			"silent connections of a source that has too many (silent), and those of nodes with too many requests (requests).",
 	},
 	{
 		Name:       "fairlead_gateway_cluster_tunnels",

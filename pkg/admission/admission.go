@@ -43,14 +43,15 @@ const (
 	BySource     Reason = "source"         // connections of one source per second
 	ByNetwork    Reason = "network"        // connections of one IPv6 /48 per second
 	ByCapacity   Reason = "capacity"       // connections of all sources per second
-	ByEdge       Reason = "edge"           // reverse tunnels of one edge
+	ByEdge       Reason = "edge"           // reverse tunnels of one edge, or other connections of one node
 	ByEdgeRate   Reason = "edge_rate"      // reverse tunnels that one edge opens per second
-	ByTunnelID   Reason = "tunnel_id"      // reverse tunnels of all edges of one tunnel id
+	ByTunnelID   Reason = "tunnel_id"      // the same of all edges or nodes of one tunnel id
 	ByTunnelRate Reason = "tunnel_id_rate" // reverse tunnels that all edges of one tunnel id open per second
+	ByRequests   Reason = "requests"       // requests of one node, or of all nodes of a tunnel id, per second
 )
 
 // Reasons lists all reasons for rejections.
-var Reasons = []Reason{BySource, ByNetwork, ByCapacity, ByEdge, ByEdgeRate, ByTunnelID, ByTunnelRate}
+var Reasons = []Reason{BySource, ByNetwork, ByCapacity, ByEdge, ByEdgeRate, ByTunnelID, ByTunnelRate, ByRequests}
 
 const (
 	// DefaultRate is the rate until SetRate is called.
@@ -76,6 +77,7 @@ type Control struct {
 	pools    [kinds]pool
 	known    known
 	tunnels  tunnelQuotas
+	requests requestQuotas
 	counts   Counts
 }
 
@@ -102,7 +104,8 @@ func NewControl(maxEdges int) *Control {
 	return &Control{
 		rate: DefaultRate, maxEdges: cmp.Or(max(0, maxEdges), DefaultMaxEdges), sources: newLRU[netip.Prefix, *source](
 			maxSources), networks: newLRU[netip.Prefix, *bucket](maxNetworks),
-		known: newKnown(), tunnels: newTunnelQuotas(), counts: Counts{map[Reason]uint64{}, map[Reason]uint64{}},
+		known: newKnown(), tunnels: newTunnelQuotas(), requests: newRequestQuotas(),
+		counts: Counts{map[Reason]uint64{}, map[Reason]uint64{}},
 	}
 }
 

@@ -40,8 +40,11 @@ type Server struct {
 	Live   func(remote, local netip.AddrPort) bool
 	// Denied reports whether an edge is revoked or its tunnel id has ended.
 	Denied func(model.EdgeRef) bool
-	// Claim records the node of a connection that is no reverse tunnel, and reports whether the connection is accepted.
-	Claim func(node model.Subject, remote, local netip.AddrPort) bool
+	// Claim records the node of a connection that is no reverse tunnel. permitted is false if the node is denied. Else
+	// ofNode and ofID are the numbers of its other connections and of those of all nodes of its tunnel id. If one of them
+	// is not below its maximum, nothing is recorded.
+	Claim func(node model.Subject, remote, local netip.AddrPort, mostOfNode, mostOfID int) (
+		ofNode, ofID int, permitted bool)
 	// Tunnels returns how many reverse tunnels an edge of a tunnel id is configured to keep to this gateway.
 	Tunnels func(id string) int
 	// Decided is called with each decision. edge is the zero value before authentication. It must return quickly.
@@ -94,7 +97,7 @@ type tunnels struct {
 // Check implements the service of Envoy's external authorization filter. TLS has verified the certificate; Check
 // rejects a certificate that does not name a node of the filter chain, and a denied node: an Envoy that has just
 // started may have a deny list from before the denial, and filter chains with streams have none. So these admit no node
-// while it is not known what is denied. The limits apply to reverse tunnels only.
+// while it is not known what is denied.
 func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*authv3.CheckResponse, error) {
 	streams := len(metadata.ValueFromIncomingContext(ctx, s.StreamsKey)) > 0
 	node, err := s.nodeOf(request.GetAttributes().GetSource().GetCertificate(), streams)
@@ -108,10 +111,7 @@ func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*auth
 		return answer(codes.InvalidArgument), nil //nolint:nilerr // the response carries the error
 	}
 	if streams {
-		if !s.Claim(node, remote, local) {
-			return answer(codes.PermissionDenied), nil
-		}
-		return answer(codes.OK), nil
+		return answer(s.stream(node, remote, local)), nil
 	}
 	ofEdge, ofID := s.Counts(edge)
 	reason := s.Control.Tunnel(time.Now(), Attempt{
@@ -123,6 +123,30 @@ func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*auth
 		return answer(codes.ResourceExhausted), nil
 	}
 	return answer(codes.OK), nil
+}
+
+// stream decides about a connection that is no reverse tunnel.
+func (s tunnels) stream(node model.Subject, remote, local netip.AddrPort) codes.Code {
+	most, edge := StreamLimits(node.Role), model.EdgeRef{Node: node.Node, ID: node.ID}
+	reason := s.Control.stream(time.Now(), edge)
+	if reason != Admitted {
+		s.Decided(reason, remote.Addr(), edge)
+		return codes.ResourceExhausted
+	}
+	ofNode, ofID, permitted := s.Claim(node, remote, local, most.Node, most.ID)
+	switch {
+	case !permitted:
+		return codes.PermissionDenied
+	case ofNode >= most.Node:
+		reason = ByEdge
+	case ofID >= most.ID:
+		reason = ByTunnelID
+	default:
+		return codes.OK
+	}
+	s.Control.reject(reason)
+	s.Decided(reason, remote.Addr(), edge)
+	return codes.ResourceExhausted
 }
 
 func answer(code codes.Code) *authv3.CheckResponse {

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -48,20 +49,20 @@ func TestADeniedEdgeIsRejected(t *testing.T) {
 }
 
 // TestStreamsOfDeniedNodesAreRejected calls for connections that are no reverse tunnels: of the Envoy beside an
-// apiserver, which opens no reverse tunnel, and of an edge. Limits of reverse tunnels do not apply.
+// apiserver, which opens no reverse tunnel, and of an edge.
 func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
 	const domain, key = model.TunnelDomain("tunnels.example.com"), "x-streams"
 	denied, remote, local := model.NewID(), netip.MustParseAddrPort("192.0.2.1:4000"),
 		netip.MustParseAddrPort("192.0.2.2:443")
 	var claimed []model.Subject
 	s := tunnels{Server: &Server{
-		Domain: domain, StreamsKey: key, Denied: func(model.EdgeRef) bool { return false },
-		Claim: func(node model.Subject, from, to netip.AddrPort) bool {
+		Domain: domain, StreamsKey: key, Control: NewControl(0), Denied: func(model.EdgeRef) bool { return false },
+		Claim: func(node model.Subject, from, to netip.AddrPort, _, _ int) (int, int, bool) {
 			if from != remote || to != local {
 				t.Errorf("a connection from %s to %s is claimed", from, to)
 			}
 			claimed = append(claimed, node)
-			return node.Node != "kas-1" || node.ID != denied
+			return 0, 0, node.Node != "kas-1" || node.ID != denied
 		},
 	}}
 	about := metadata.NewIncomingContext(t.Context(), metadata.Pairs(key, "true"))
@@ -106,6 +107,71 @@ func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
 	}})
 	if got := codes.Code(answer.GetStatus().GetCode()); err != nil || got != codes.InvalidArgument {
 		t.Errorf("a connection without addresses: got %s, %v", got, err)
+	}
+}
+
+// TestStreamsBeyondALimitAreRejected has one leaf call often, and then many leaves of one id.
+func TestStreamsBeyondALimitAreRejected(t *testing.T) {
+	const domain, key = model.TunnelDomain("tunnels.example.com"), "x-streams"
+	nodes, ids := map[model.Subject]int{}, map[string]int{}
+	rejected := map[Reason]int{}
+	s := tunnels{Server: &Server{
+		Domain: domain, StreamsKey: key, Control: NewControl(0),
+		Claim: func(node model.Subject, _, _ netip.AddrPort, mostOfNode, mostOfID int) (ofNode, ofID int, permitted bool) {
+			ofNode, ofID = nodes[node], ids[node.ID]
+			if ofNode < mostOfNode && ofID < mostOfID {
+				nodes[node]++
+				ids[node.ID]++
+			}
+			return ofNode, ofID, true
+		},
+		Decided: func(reason Reason, _ netip.Addr, _ model.EdgeRef) { rejected[reason]++ },
+	}}
+	about := metadata.NewIncomingContext(t.Context(), metadata.Pairs(key, "true"))
+	for _, c := range []struct {
+		role         model.Role
+		ofNode, ofID int
+	}{{model.RoleEgress, 1024, 2048}, {model.RoleEdge, 128, 1024}} {
+		id := model.NewID()
+		calls := func(n int, node string) (last codes.Code) {
+			end := &authv3.AttributeContext_Peer{
+				Certificate: certificateOf(t, domain, model.Subject{Role: c.role, Node: node, ID: id}),
+				Address:     socket(netip.MustParseAddrPort("192.0.2.1:4000")),
+			}
+			for range n {
+				response, err := s.Check(about, &authv3.CheckRequest{
+					Attributes: &authv3.AttributeContext{Source: end, Destination: end},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				last = codes.Code(response.GetStatus().GetCode())
+			}
+			return last
+		}
+		clear(rejected)
+		if calls(c.ofNode, "node-1") != codes.OK || calls(1, "node-1") != codes.ResourceExhausted || rejected[ByEdge] != 1 {
+			t.Errorf("%s: of one node %d are admitted, and rejected are %v", c.role, ids[id], rejected)
+		}
+		for n := 2; ids[id] < c.ofID; n++ {
+			if calls(c.ofNode, fmt.Sprint("node-", n)) != codes.OK {
+				t.Fatalf("%s: the tunnel id has %d", c.role, ids[id])
+			}
+		}
+		if calls(1, "node-0") != codes.ResourceExhausted || rejected[ByTunnelID] != 1 || ids[id] != c.ofID {
+			t.Errorf("%s: of one tunnel id %d are admitted, and rejected are %v", c.role, ids[id], rejected)
+		}
+	}
+	flood := model.Subject{Role: model.RoleEdge, Node: "node-flood", ID: model.NewID()}
+	for range requestBurst + requestRate {
+		s.Control.Request(time.Now(), model.EdgeRef{Node: flood.Node, ID: flood.ID})
+	}
+	if s.stream(flood, netip.AddrPort{}, netip.AddrPort{}) != codes.ResourceExhausted || rejected[ByRequests] != 1 ||
+		nodes[flood] > 0 {
+		t.Errorf("after too many requests %d are admitted, and rejected are %v", nodes[flood], rejected)
+	}
+	if counts := s.Control.Counts().Tunnels; counts[ByEdge] != 2 || counts[ByTunnelID] != 2 {
+		t.Errorf("counted are %v", counts)
 	}
 }
 

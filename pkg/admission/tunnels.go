@@ -19,7 +19,29 @@ const (
 	// maxQuotas bounds the edges, and the tunnel ids, with a bucket. Only a certificate of this installation creates
 	// one.
 	maxQuotas = 1 << 16
+	// maxTunnelsOfID bounds the reverse tunnels of any tunnel id. With its other connections it has at most half of the
+	// 25,000 that the public port of a gateway accepts. The last 1,000 are for edges with few, because 31 edges of one
+	// tunnel id may keep 8,000 in lanes to four workers.
+	maxTunnelsOfID, forFew = 9000, 1000
 )
+
+// Limits are the maximum numbers of reverse tunnels or other connections: of a node, and of all nodes of its tunnel id.
+type Limits struct{ Node, ID int }
+
+// StreamLimits returns the limits of connections that are no reverse tunnels. An edge that forwards has one for 512
+// streams, and accepts at most 50,000 connections. The Envoy beside an apiserver has a few; an apiserver without one
+// has a connection for each stream.
+func StreamLimits(role model.Role) Limits {
+	if role == model.RoleEgress {
+		return Limits{Node: 1024, ID: 2048}
+	}
+	return Limits{Node: 128, ID: 1024}
+}
+
+// TunnelLimits returns the limits of reverse tunnels, for edges that are configured to keep this many.
+func (c *Control) TunnelLimits(tunnels int) Limits {
+	return Limits{Node: maxTunnels(tunnels), ID: maxOfID(tunnels, c.maxEdges)}
+}
 
 // maxTunnels returns the maximum number of reverse tunnels of an edge that is configured to keep this many: twice as
 // many, because an edge may reconnect before its old sockets are detected as dead, and twice again, because a change
@@ -28,7 +50,9 @@ func maxTunnels(tunnels int) int { return 4 * max(1, tunnels) }
 
 // maxOfID returns the maximum for all edges of a tunnel id. It is below the sum of their maxima, because not all of
 // them restart at once.
-func maxOfID(tunnels, edges int) int { return max(maxTunnels(tunnels), 2*max(1, tunnels)*edges) }
+func maxOfID(tunnels, edges int) int {
+	return min(max(maxTunnels(tunnels), 2*max(1, tunnels)*edges), maxTunnelsOfID)
+}
 
 // Attempt is a reverse tunnel that an edge requests, after TLS.
 type Attempt struct {
@@ -87,7 +111,11 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 		}
 	}
 	edge, all := bucketOf(q.edges, a.Edge), bucketOf(q.ids, id)
-	most, mostOfID := maxTunnels(a.Tunnels), maxOfID(a.Tunnels, c.maxEdges)
+	limits := c.TunnelLimits(a.Tunnels)
+	most, mostOfID := limits.Node, limits.ID
+	if a.LiveOfEdge+ofEdge >= forFew/c.maxEdges {
+		mostOfID = min(mostOfID, maxTunnelsOfID-forFew)
+	}
 	reason := Admitted
 	switch {
 	case a.LiveOfEdge+ofEdge >= most:
@@ -122,6 +150,13 @@ func bucketOf[K comparable](l *lru[K, *bucket], key K) *bucket {
 	return b
 }
 
+// reject counts a connection after TLS that is no reverse tunnel and is rejected.
+func (c *Control) reject(reason Reason) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts.Tunnels[reason]++
+}
+
 // Expire removes admitted reverse tunnels that were never added to the table.
 func (c *Control) Expire(now time.Time) {
 	c.mu.Lock()
@@ -133,22 +168,22 @@ func (c *Control) Expire(now time.Time) {
 	}
 }
 
-// Live is a reverse tunnel in the table.
+// Live is a reverse tunnel or a connection in the table.
 type Live struct {
 	Key   string
 	Edge  model.EdgeRef
 	Since time.Time
 }
 
-// Excess returns the keys of the reverse tunnels beyond the limits, newest first. There can be more than Tunnel admits
-// after Envoy could not reach the Server for a while. tunnels returns how many an edge of a tunnel id is
-// configured to keep. Excess sorts all in place.
-func (c *Control) Excess(all []Live, tunnels func(id string) int) (keys []string) {
+// Excess returns the keys of the reverse tunnels or connections beyond the limits, newest first. There can be more than
+// were admitted after Envoy could not reach the Server for a while. limits returns those of a tunnel id. Excess sorts
+// all in place.
+func Excess(all []Live, limits func(id string) Limits) (keys []string) {
 	slices.SortFunc(all, func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
 	edges, ids := map[model.EdgeRef]int{}, map[string]int{}
 	for _, t := range all { // the oldest stay
-		each := tunnels(t.Edge.ID)
-		if edges[t.Edge] >= maxTunnels(each) || ids[t.Edge.ID] >= maxOfID(each, c.maxEdges) {
+		most := limits(t.Edge.ID)
+		if edges[t.Edge] >= most.Node || ids[t.Edge.ID] >= most.ID {
 			keys = append(keys, t.Key)
 			continue
 		}

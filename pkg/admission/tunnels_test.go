@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/pkg/admission"
+	"github.com/fairlead/fairlead/pkg/envoy/overload"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -179,7 +180,9 @@ func openAll(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time, n int)
 }
 
 func TestExcess(t *testing.T) {
-	c := admission.NewControl(4)
+	limits := func(tunnels int) func(string) admission.Limits {
+		return func(string) admission.Limits { return admission.NewControl(4).TunnelLimits(tunnels) }
+	}
 	var all []admission.Live
 	add := func(node, id string, n int, since time.Duration) {
 		for i := range n {
@@ -193,8 +196,7 @@ func TestExcess(t *testing.T) {
 	add("edge-a", "hostile", 20, 0)
 	add("edge-b", "hostile", 2, 0)
 	add("edge-a", "victim", 2, time.Hour)
-	two := func(string) int { return 2 }
-	keys := c.Excess(slices.Clone(all), two)
+	keys := admission.Excess(slices.Clone(all), limits(2))
 	if len(keys) != 12 || keys[0] != "hostile-edge-a-19" || keys[11] != "hostile-edge-a-8" {
 		t.Errorf("in excess are %q", keys)
 	}
@@ -203,11 +205,64 @@ func TestExcess(t *testing.T) {
 	for i := range 20 {
 		add(fmt.Sprint("edge-", i), "hostile", 1, time.Duration(i)*time.Minute)
 	}
-	if keys = c.Excess(all, two); len(keys) != 4 || keys[0] != "hostile-edge-19-0" {
+	if keys = admission.Excess(all, limits(2)); len(keys) != 4 || keys[0] != "hostile-edge-19-0" {
 		t.Errorf("of many edges in excess are %q", keys)
 	}
-	if keys = c.Excess(all, func(string) int { return 8 }); len(keys) != 0 {
+	if keys = admission.Excess(all, limits(8)); len(keys) != 0 {
 		t.Errorf("of edges that keep more in excess are %q", keys)
+	}
+}
+
+// TestNoTunnelIDHasMostTunnelsOfAGateway, whatever its Cluster and the installation contain: an edge keeps 1,024
+// tunnels for 257 names, and 64 workers are the maximum.
+func TestNoTunnelIDHasMostTunnelsOfAGateway(t *testing.T) {
+	most := int(overload.PublicConnections(0)) / 2
+	streams := admission.StreamLimits(model.RoleEgress).ID + admission.StreamLimits(model.RoleEdge).ID
+	for _, tunnels := range []int{
+		1, model.TunnelsPerEdge(1, 257), model.TunnelsPerEdge(model.MaxWorkers, 257) + model.TunnelsInLanes(model.MaxLanes),
+	} {
+		for _, edges := range []int{0, 1, 1000} {
+			if of := admission.NewControl(edges).TunnelLimits(tunnels); of.ID+streams > most {
+				t.Errorf("with %d tunnels of %d edges a tunnel id may have %d of %d", tunnels, edges, of.ID+streams, most)
+			}
+		}
+	}
+	usual := admission.NewControl(0).TunnelLimits(model.TunnelsPerEdge(4, 4))
+	if want := (admission.Limits{Node: 4 * 32, ID: 2 * 32 * 64}); usual != want {
+		t.Errorf("usually it may have %v, want %v", usual, want)
+	}
+}
+
+// TestAnEdgeHasTunnelsBesideTheLanesOfOthers: 64 edges of one Cluster keep more tunnels than one tunnel id may have.
+func TestAnEdgeHasTunnelsBesideTheLanesOfOthers(t *testing.T) {
+	c, id, usual := admission.NewControl(0), "id", model.TunnelsPerEdge(4, 1)
+	all := usual + 4*model.TunnelsInLanes(model.DefaultLanes)
+	edges, live, now := map[model.EdgeRef]int{}, 0, start
+	open := func(node string, n int) (reason admission.Reason) {
+		edge := model.EdgeRef{Node: node, ID: id}
+		for range n {
+			now = now.Add(5 * time.Millisecond)
+			if reason = c.Tunnel(now, admission.Attempt{
+				Edge: edge, Tunnels: all, LiveOfEdge: edges[edge], LiveOfID: live,
+				Live: func(netip.AddrPort, netip.AddrPort) bool { return true },
+			}); reason != admission.Admitted {
+				return reason
+			}
+			edges[edge]++
+			live++
+		}
+		return reason
+	}
+	for i := range 40 {
+		open(fmt.Sprint("edge-", i), all)
+	}
+	if reason := open("edge-0", 1); reason != admission.ByTunnelID {
+		t.Errorf("with %d tunnels one more is rejected by %q", live, reason)
+	}
+	for i := 40; i < 64; i++ {
+		if reason := open(fmt.Sprint("edge-", i), usual); reason != admission.Admitted {
+			t.Fatalf("with %d tunnels edge %d is rejected by %q", live, i, reason)
+		}
 	}
 }
 

@@ -20,13 +20,22 @@ import (
 
 // dialNetwork opens a connection as the apiserver of a tunnel.
 func (c *control) dialNetwork(node, id string, protocols ...string) (*tls.Conn, error) {
+	return c.dialPublic(domain.Egress(), model.Subject{Role: model.RoleEgress, Node: node, ID: id}, protocols...)
+}
+
+// dialForward opens a connection as an edge that forwards to its apiserver.
+func (c *control) dialForward(node, id string) (*tls.Conn, error) {
+	return c.dialPublic(
+		domain.Forward(), model.Subject{Role: model.RoleEdge, Node: node, ID: id}, http2.NextProtoTLS,
+	)
+}
+
+func (c *control) dialPublic(server string, subject model.Subject, protocols ...string) (*tls.Conn, error) {
 	return tls.Dial("tcp", c.bind.Public.String(), &tls.Config{
-		ServerName:         domain.Egress(),
+		ServerName:         server,
 		InsecureSkipVerify: true, // the gateway's leaf has no such name
 		NextProtos:         protocols,
-		Certificates: []tls.Certificate{
-			c.fresh(model.Subject{Role: model.RoleEgress, Node: node, ID: id}).TLSCertificate(),
-		},
+		Certificates:       []tls.Certificate{c.fresh(subject).TLSCertificate()},
 	})
 }
 

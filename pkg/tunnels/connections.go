@@ -1,7 +1,6 @@
 package tunnels
 
 import (
-	"maps"
 	"net/netip"
 	"time"
 
@@ -17,12 +16,15 @@ import (
 // kernel's sockets, like tunnels. Until the first request Claim has recorded its owner.
 type connections struct {
 	all    map[string]*entry // by key
-	nodes  map[model.EdgeRef]int
+	counts map[string]counts // by owner
 	owners map[string]int
 }
 
 func newConnections() connections {
-	return connections{all: map[string]*entry{}, nodes: map[model.EdgeRef]int{}, owners: map[string]int{}}
+	return connections{
+		all: map[string]*entry{}, counts: map[string]counts{ownerEgress: newCounts(), ownerForward: newCounts()},
+		owners: map[string]int{},
+	}
 }
 
 // connection is a connection of a node in the state file.
@@ -69,12 +71,17 @@ func (e *entry) claims(first event) bool {
 }
 
 // Claim records the owner of a connection that carries streams, when TLS has authenticated it and before its first
-// request. Otherwise a connection without requests would outlive the denial of its node, and carry some later. It
-// returns false if the connection must be rejected: its node is denied, or it is not known what is denied.
+// request. Otherwise a connection without requests would outlive the denial of its node, and carry some later.
+// permitted is false if the node is denied, or it is not known what is denied. Else ofNode and ofID are how many others
+// its node has, and all nodes of its id. If one of them is not below its maximum, nothing is recorded.
+//
+// Envoy records no end of connections. So with half of a maximum in the table, Run compares it with the kernel soon.
 //
 // With Config.Envoy the addresses may be those of a PROXY header instead of the socket, so nothing is recorded before
 // the first request.
-func (t *Table) Claim(subject model.Subject, remote, local netip.AddrPort) bool {
+func (t *Table) Claim(
+	subject model.Subject, remote, local netip.AddrPort, mostOfNode, mostOfID int,
+) (ofNode, ofID int, permitted bool) {
 	of := tunnel{Tunnel: Tunnel{
 		Key: ledger.Key(remote, local), Node: subject.Node, ID: subject.ID, Since: time.Now().UTC(),
 	}, Remote: remote, Local: local}
@@ -85,16 +92,19 @@ func (t *Table) Claim(subject model.Subject, remote, local netip.AddrPort) bool 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.unread || t.denied.has(of.Tunnel) {
-		return false
+		return 0, 0, false
 	}
-	if t.config.Envoy == nil {
-		if before := t.conns.all[of.Key]; before != nil {
-			t.disconnect(before) // an earlier connection with the same addresses
-		}
-		// The next poll has enforce look up its socket, together with all others: see apply.
+	if before := t.conns.all[of.Key]; before != nil && t.config.Envoy == nil {
+		t.disconnect(before) // an earlier connection with the same addresses
+	}
+	ofNode, ofID = t.conns.counts[owner].of(model.EdgeRef{Node: of.Node, ID: of.ID})
+	if 2*ofNode >= mostOfNode || 2*ofID >= mostOfID {
+		notify(t.notifyCheck)
+	}
+	if ofNode < mostOfNode && ofID < mostOfID && t.config.Envoy == nil {
 		t.connection(event{name: eventRequest, owner: owner, tunnel: of})
 	}
-	return true
+	return ofNode, ofID, true
 }
 
 // disconnect removes a connection, unless it was removed already. The caller holds t.mu.
@@ -111,10 +121,7 @@ func (t *Table) countConnection(c *entry, n int) {
 	if c.owner == ownerPeer {
 		return // gateways are neither reported as edges nor limited like them
 	}
-	ref := model.EdgeRef{Node: c.Node, ID: c.ID}
-	if t.conns.nodes[ref] += n; t.conns.nodes[ref] <= 0 {
-		delete(t.conns.nodes, ref)
-	}
+	t.conns.counts[c.owner].add(c.Tunnel, n)
 	t.conns.owners[c.owner] += n
 	if t.history.Version > 0 {
 		t.history.Add([]string{statusKey})
@@ -125,7 +132,13 @@ func (t *Table) countConnection(c *entry, n int) {
 func (t *Table) Connections() map[model.EdgeRef]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.conns.nodes)
+	nodes := map[model.EdgeRef]int{}
+	for _, c := range t.conns.counts {
+		for node, n := range c.edges {
+			nodes[node] += n
+		}
+	}
+	return nodes
 }
 
 // ConnectionPlaces returns all connections of apiservers and edges that are not tunnels, in no particular order.

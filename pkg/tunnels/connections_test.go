@@ -27,6 +27,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/envoy/multiplex"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
+	"github.com/fairlead/fairlead/pkg/tunnels/logfile"
 )
 
 // cutTime is how long a connection of a denied node may stay open.
@@ -155,6 +156,88 @@ func TestTheNextAgentHasTheConnections(t *testing.T) {
 	isCut(t, kept)
 }
 
+// claims claims a connection, with limits that it does not reach.
+func (b *bed) claims(subject model.Subject, w wire) bool {
+	_, _, permitted := b.Claim(subject, w.remote, w.local, ledger.MaxOwned, ledger.MaxOwned)
+	return permitted
+}
+
+// TestClaimsBeyondALimitAreNotRecorded: connections of edges and of apiservers with the same names count separately.
+func TestClaimsBeyondALimitAreNotRecorded(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	const mostOfNode, mostOfID = 2, 3
+	kas := func(node string) model.Subject { return model.Subject{Role: model.RoleEgress, Node: node, ID: idA} }
+	edge := model.Subject{Role: model.RoleEdge, Node: "kas-1", ID: idA}
+	for i, c := range []struct {
+		subject      model.Subject
+		ofNode, ofID int
+	}{
+		{kas("kas-1"), 0, 0}, {kas("kas-1"), 1, 1}, {kas("kas-1"), 2, 2}, {edge, 0, 0}, {kas("kas-2"), 0, 2},
+		{kas("kas-2"), 1, 3}, {kas("kas-3"), 0, 3}, {edge, 1, 1},
+	} {
+		at := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.9"), uint16(1+i))
+		ofNode, ofID, permitted := b.Claim(c.subject, at, netip.MustParseAddrPort("192.0.2.1:443"), mostOfNode, mostOfID)
+		if ofNode != c.ofNode || ofID != c.ofID || !permitted {
+			t.Errorf("claim %d: there are %d and %d, want %d and %d", i, ofNode, ofID, c.ofNode, c.ofID)
+		}
+	}
+	connects(t, b.Table, map[model.EdgeRef]int{{Node: "kas-1", ID: idA}: 4, {Node: "kas-2", ID: idA}: 1})
+}
+
+// TestEachRequestOfANodeIsPassedOn, with its own time, also of a log that is read in several parts.
+func TestEachRequestOfANodeIsPassedOn(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	got := map[string]int{}
+	b.config.Request = func(p Placed) {
+		got[p.Owner+" "+p.Node]++
+		if p.ID != idA || p.From != netip.MustParseAddr("192.0.2.9") || p.Since.Year() != 2026 || p.Key == "" {
+			t.Errorf("a request is %+v", p)
+		}
+	}
+	w := wire{remote: netip.MustParseAddrPort("192.0.2.9:5"), local: netip.MustParseAddrPort("192.0.2.1:443")}
+	b.claims(model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: idA}, w)
+	const many = 2 * logfile.MaxRead / 200
+	b.write(
+		t, used(ownerForward, w, 2, "edge-1", idA), ofPeer(w, "gateway-1"), setup(1, "edge-1"),
+		strings.Repeat(used(ownerEgress, w, 1, "kas-1", idA), many),
+	)
+	b.poll(noon)
+	if diff := cmp.Diff(map[string]int{"egress kas-1": many, "forward edge-1": 1}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestEndedConnectionsDoNotCountForLong: a node that opens and closes many has its limit for those that are open.
+func TestEndedConnectionsDoNotCountForLong(t *testing.T) {
+	needsRight(t)
+	e := newEcho(t, "tcp", "127.0.0.1:0")
+	b := newBed(t, t.TempDir())
+	b.checkEvery = 10 * time.Second // and a tenth of it at a limit
+	b.run(t)
+	b.has(t, map[string]string{}) // after the check at the start
+	kas, most := model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: idA}, 4
+	for range most {
+		w := e.dial(t, e.Addr().String())
+		if ofNode, _, _ := b.Claim(kas, w.remote, w.local, most, most); ofNode >= most {
+			t.Fatalf("there are %d", ofNode)
+		}
+		_ = w.Conn.(*net.TCPConn).SetLinger(0)
+		_, _ = w.Close(), w.server.Close()
+	}
+	began := time.Now()
+	eventually.True(t, patience, "another one is admitted", func() error {
+		w := e.dial(t, e.Addr().String())
+		ofNode, _, _ := b.Claim(kas, w.remote, w.local, most, most)
+		if ofNode >= most {
+			return fmt.Errorf("there are %d", ofNode)
+		}
+		return nil
+	})
+	if took := time.Since(began); took > b.checkEvery/2 {
+		t.Errorf("that took %s", took)
+	}
+}
+
 // TestAConnectionHasAnOwnerBeforeItsFirstRequest: it is counted, proven and closed like one that has carried some.
 func TestAConnectionHasAnOwnerBeforeItsFirstRequest(t *testing.T) {
 	needsRight(t)
@@ -165,11 +248,11 @@ func TestAConnectionHasAnOwnerBeforeItsFirstRequest(t *testing.T) {
 	ofKAS, ofEdge := model.EdgeRef{Node: "kas-1", ID: idA}, model.EdgeRef{Node: "edge-1", ID: idB}
 	quiet, carries, spared := e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String()), e.dial(t, e.Addr().String())
 	for _, w := range []wire{quiet, carries} {
-		if !b.Claim(kas, w.remote, w.local) {
+		if !b.claims(kas, w) {
 			t.Fatal("it is rejected")
 		}
 	}
-	if !b.Claim(edge, spared.remote, spared.local) {
+	if !b.claims(edge, spared) {
 		t.Fatal("it is rejected")
 	}
 	isClosed(t, e.dial(t, e.Addr().String())) // which has no owner for too long
@@ -185,7 +268,7 @@ func TestAConnectionHasAnOwnerBeforeItsFirstRequest(t *testing.T) {
 	}
 	b.Deny(model.Denied{Edges: []model.EdgeRef{ofKAS}})
 	isCut(t, quiet, carries)
-	if b.Claim(kas, quiet.remote, quiet.local) {
+	if b.claims(kas, quiet) {
 		t.Error("a connection of a denied node is accepted")
 	}
 	connects(t, b.Table, map[model.EdgeRef]int{ofEdge: 1})
@@ -200,7 +283,7 @@ func TestAClaimReplacesAnEarlierConnection(t *testing.T) {
 	w := wire{remote: netip.MustParseAddrPort("192.0.2.9:5"), local: netip.MustParseAddrPort("192.0.2.1:443")}
 	all := map[string]model.EdgeRef{"kas-1": {Node: "kas-1", ID: idA}, "kas-2": {Node: "kas-2", ID: idA}}
 	for _, node := range []string{"kas-1", "kas-2", "kas-1"} {
-		b.Claim(model.Subject{Role: model.RoleEgress, Node: node, ID: idA}, w.remote, w.local)
+		b.claims(model.Subject{Role: model.RoleEgress, Node: node, ID: idA}, w)
 		connects(t, b.Table, map[model.EdgeRef]int{all[node]: 1})
 	}
 }
@@ -211,12 +294,12 @@ func TestConnectionsBehindALoadBalancerAreNotClaimed(t *testing.T) {
 	b := newBed(t, t.TempDir())
 	b.config.Envoy = func() (int, error) { return 0, nil }
 	kas := model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: idA}
-	at := netip.MustParseAddrPort("192.0.2.9:5")
-	if !b.Claim(kas, at, at) || len(b.Connections()) > 0 {
+	at := wire{remote: netip.MustParseAddrPort("192.0.2.9:5"), local: netip.MustParseAddrPort("192.0.2.1:443")}
+	if !b.claims(kas, at) || len(b.Connections()) > 0 {
 		t.Errorf("there are %v", b.Connections())
 	}
 	b.Deny(model.Denied{IDs: []string{idA}})
-	if b.Claim(kas, at, at) {
+	if b.claims(kas, at) {
 		t.Error("a connection of a denied node is accepted")
 	}
 }

@@ -6,16 +6,18 @@ import "github.com/fairlead/fairlead/pkg/model"
 func (t *Table) Counts(edge model.EdgeRef) (byEdge, byID int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.counts.edges[edge], t.counts.ids[edge.ID]
+	return t.counts.of(edge)
 }
 
-// counts holds the numbers of live tunnels by edge and by tunnel id. Table.apply and Table.drop maintain them.
+// counts holds the numbers of live tunnels, or of connections of one owner, by edge and by tunnel id.
 type counts struct {
 	edges map[model.EdgeRef]int
 	ids   map[string]int
 }
 
 func newCounts() counts { return counts{edges: map[model.EdgeRef]int{}, ids: map[string]int{}} }
+
+func (c counts) of(edge model.EdgeRef) (byEdge, byID int) { return c.edges[edge], c.ids[edge.ID] }
 
 func (c counts) add(t Tunnel, n int) {
 	edge := model.EdgeRef{Node: t.Node, ID: t.ID}

@@ -44,7 +44,7 @@ func TestADenialKeepsItsTime(t *testing.T) {
 // admits reports whether a connection of a node that is no tunnel is accepted. No kernel has it.
 func (b *bed) admits(node model.EdgeRef) bool {
 	subject := model.Subject{Role: model.RoleEgress, Node: node.Node, ID: node.ID}
-	return b.Claim(subject, netip.MustParseAddrPort(peerAt(1)), netip.MustParseAddrPort(nowhere))
+	return b.claims(subject, wire{remote: netip.MustParseAddrPort(peerAt(1)), local: netip.MustParseAddrPort(nowhere)})
 }
 
 // kept waits until the file of denials has this content.

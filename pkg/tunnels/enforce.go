@@ -34,7 +34,7 @@ func (t *Table) enforce(ctx context.Context) {
 	defer mend.Stop()
 	dead := time.NewTicker(usedInterval)
 	defer dead.Stop()
-	wait := retryMin
+	wait, checked := retryMin, time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,6 +43,13 @@ func (t *Table) enforce(ctx context.Context) {
 			wait = retryMin
 		case <-check.C:
 			t.check()
+			checked = time.Now()
+		case <-t.notifyCheck:
+			if time.Since(checked) < t.checkEvery/10 {
+				continue
+			}
+			t.check()
+			checked = time.Now()
 		case <-retry.C:
 		case <-mend.C:
 		case <-dead.C:
@@ -68,13 +75,16 @@ func (t *Table) enforce(ctx context.Context) {
 // publish publishes the loaded tunnels once they are checked. The log has no closing events from an Envoy that ended
 // while no agent ran.
 func (t *Table) publish() {
-	t.files.Lock()
-	loaded := t.log.loaded
-	t.files.Unlock()
 	t.mu.Lock()
 	known := t.history.Version > 0
 	t.mu.Unlock()
-	if !loaded || known {
+	if known {
+		return // without a wait for a large log
+	}
+	t.files.Lock()
+	loaded := t.log.loaded
+	t.files.Unlock()
+	if !loaded {
 		return
 	}
 	t.check()

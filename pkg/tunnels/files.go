@@ -69,26 +69,25 @@ func (t *Table) follow(ctx context.Context) {
 	}
 }
 
-// poll reads what was appended since the previous call, applies it, and advances the replacement of the log.
+// poll reads what was appended since the previous call, and advances the replacement of the log. It applies what it
+// reads in parts, and does not wait for an Envoy that appends faster.
 func (t *Table) poll(now time.Time) {
 	t.files.Lock()
 	defer t.files.Unlock()
-	changes := newBatch(t.repairs.workers)
-	if !t.log.loaded {
-		t.load(&changes)
-	}
-	left, gone, err := t.log.Read(func(line []byte) { t.line(line, &changes) })
-	if err != nil {
-		t.logOnce(slog.LevelError, "cannot read log of tunnels, retrying", err)
-		if !t.log.loaded {
+	first, gone := !t.log.loaded, false
+	for rounds := t.log.Rounds(); rounds > 0; rounds-- {
+		read, err := t.read(now)
+		if err != nil {
+			t.logOnce(slog.LevelError, "cannot read log of tunnels, retrying", err)
+		}
+		if err != nil && first {
 			t.log.Close() // start again from the beginning
+			t.log.loaded = false
 			return
 		}
-	}
-	t.log.loaded = true
-	t.apply(changes, now)
-	if left {
-		t.log.unsaved, t.log.saveAt = true, now
+		if gone = read.Gone; !read.More {
+			break
+		}
 	}
 	if err := t.saveGap(); err != nil {
 		t.logOnce(slog.LevelError, "cannot save a gap in the record, retrying", err)
@@ -97,6 +96,26 @@ func (t *Table) poll(now time.Time) {
 		t.logOnce(slog.LevelError, "cannot rotate log of tunnels, retrying", err)
 	}
 	t.missing(gone, now)
+}
+
+// read reads and applies a part of the log.
+func (t *Table) read(now time.Time) (logfile.Progress, error) {
+	changes := newBatch(t.repairs.workers)
+	if !t.log.loaded {
+		t.load(&changes)
+	}
+	read, err := t.log.Read(func(line []byte) { t.line(line, &changes) })
+	t.log.loaded = true
+	t.apply(changes, now)
+	if read.Left {
+		t.log.unsaved, t.log.saveAt = true, now
+	}
+	for _, e := range changes.others {
+		if t.config.Request != nil && e.name == eventRequest && e.owner != ownerPeer {
+			t.config.Request(Placed{e.Tunnel, e.Remote.Addr(), e.owner})
+		}
+	}
+	return read, err
 }
 
 // line parses one line of the log and adds it to the changes.

@@ -80,6 +80,9 @@ type Config struct {
 	// Cut is called for each denied tunnel or connection that was closed, with the time from its denial, or from its
 	// begin if that was later, until the kernel has closed it. It must not block. nil: it is not called.
 	Cut func(after time.Duration)
+	// Request is called for each request on a connection of an apiserver or an edge, with the time of the request as its
+	// Since. It must not block. nil: it is not called.
+	Request func(Placed)
 	// Replace has the running Envoy replaced by a new one, which ends all its connections, and returns at once; false
 	// means that there is none. It is used where the kernel does not permit to close a connection. nil: each connection
 	// is closed on its own, which requires the capability that sockets.Permitted checks. With Replace, Workers must be
@@ -136,6 +139,7 @@ type Table struct {
 	saved []byte // content of Config.Denials; nil: not known. Used only by New and keepDenials
 
 	notifyEnforce chan struct{} // notifies enforce of tunnels to look up or to close
+	notifyCheck   chan struct{} // notifies enforce of a node with many connections
 	notifyKeep    chan struct{} // notifies keepDenials of what is denied
 	reopen        chan struct{} // notifies keepOpen that Envoy should reopen its log
 }
@@ -171,7 +175,8 @@ func New(config Config) *Table {
 		history: history.New(), repairs: newRepairs(rules{workers: max(config.Workers, 1), tunnels: config.Tunnels}),
 		replacement:   replacement{doomed: map[*entry]bool{}},
 		stalled:       stalledPaths{},
-		notifyEnforce: make(chan struct{}, 1), notifyKeep: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
+		notifyEnforce: make(chan struct{}, 1), notifyCheck: make(chan struct{}, 1),
+		notifyKeep: make(chan struct{}, 1), reopen: make(chan struct{}, 1),
 	}
 	t.log.File = logfile.New(config.Log, t.badLine)
 	t.loadDenials()

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,10 +42,12 @@ const (
 	// saveInterval is the interval at which changed known sources are saved. Unchanged ones are saved after saveAgain,
 	// because a saved source is outdated after a day.
 	saveInterval, saveAgain = time.Minute, time.Hour
-	// connectionsPerNode is a quarter of how many connections a node may have besides tunnels. The Envoy beside an
-	// apiserver has a few; an apiserver without one has a connection for each stream. It is also how many a gateway
-	// expects of an apiserver, whose source is known from its first request on.
-	connectionsPerNode = 256
+	// connectionsAtOnce bounds the other connections closed each time, which are not admitted again. It is as many as an
+	// installation with the default rate accepts of all sources in twice that time.
+	connectionsAtOnce = 4 * admission.DefaultRate
+	// apiserverConnections is a quarter of how many connections per second a gateway expects of an apiserver, whose source
+	// is known from its first request on.
+	apiserverConnections = 256
 	// peerConnections is a quarter of how many connections per second a gateway expects of another one: it opens one for
 	// each workload cluster and worker when clients come back after a restart.
 	peerConnections = 256
@@ -67,13 +71,15 @@ type admissions struct {
 	mu       sync.Mutex
 	quotas   map[string]quota // by tunnel id, if it differs from that of a workload cluster with one name
 	rejected map[admission.Reason]rejections
-	closed   struct{ excess, silent uint64 }
-	lanes    int // of each edge
+	closed   struct{ excess, silent, requests uint64 }
+	floods   map[string]bool // keys of connections with more requests than their node may make
+	lanes    int             // of each edge
 	// moreLanes is how many lanes each edge may have for some time, because it was allowed to before.
 	moreLanes quota
 	relays    []netip.Prefix // networks of the other gateways: see followRelays
 	excess    int            // tunnels beyond the limits that were logged last; used only by run
 	saved     time.Time      // of the known sources; used only by run
+	flooded   chan struct{}  // notifies run of floods
 }
 
 // quota is the number of tunnels that an edge of a tunnel id keeps to this gateway, or of its lanes.
@@ -92,7 +98,8 @@ type rejections struct {
 func newAdmissions(c Config, deps Deps, t *reachability, table *tunnels.Table) *admissions {
 	a := &admissions{
 		tenants: t, config: c, deps: deps, control: admission.NewControl(c.MaxEdges), table: table, log: deps.Log,
-		quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{},
+		quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{}, floods: map[string]bool{},
+		flooded: make(chan struct{}, 1),
 	}
 	t.onNames = a.setNames
 	if err := a.restore(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -217,6 +224,8 @@ func (a *admissions) run(ctx context.Context) {
 		case <-ctx.Done():
 			a.save(true)
 			return
+		case <-a.flooded:
+			a.closeFloods()
 		case <-excess.C:
 			a.closeExcess()
 			a.closeSilent(ctx)
@@ -229,22 +238,79 @@ func (a *admissions) run(ctx context.Context) {
 	}
 }
 
-// excessOf returns the keys beyond the limits, and records the sources of all others as known. The connections of an
-// edge come from the source of its tunnels, which is known already.
-func (a *admissions) excessOf(all []tunnels.Placed, each func(id string) int) (keys []string) {
+// requested counts a request of an apiserver or an edge. Its connection is closed if its node makes too many.
+func (a *admissions) requested(r tunnels.Placed) {
+	node := model.EdgeRef{Node: r.Node, ID: r.ID}
+	reason := a.control.Request(r.Since, node)
+	if reason == admission.Admitted {
+		return
+	}
+	a.decided(reason, r.From, node)
+	a.mu.Lock()
+	a.floods[r.Key] = true
+	a.mu.Unlock()
+	select {
+	case a.flooded <- struct{}{}:
+	default:
+	}
+}
+
+// closeFloods closes the connections on which nodes have made too many requests. Without NET_ADMIN they stay open.
+func (a *admissions) closeFloods() {
+	a.mu.Lock()
+	keys := slices.Collect(maps.Keys(a.floods))
+	clear(a.floods)
+	a.mu.Unlock()
+	if a.config.WithoutNetAdmin {
+		return
+	}
+	closed, err := a.table.Close(keys)
+	a.mu.Lock()
+	a.closed.requests += uint64(closed)
+	a.mu.Unlock()
+	if err != nil {
+		a.log.Error("cannot close connections with too many requests", "error", err)
+	}
+}
+
+// tunnelLimits returns the limits of reverse tunnels of a tunnel id.
+func (a *admissions) tunnelLimits(id string) admission.Limits {
+	return a.control.TunnelLimits(a.tunnels(id))
+}
+
+// excessOf returns the keys beyond the limits of a tunnel id, and records the sources of all others as known. The
+// weight of a source is the number of connections that one node keeps there.
+func (a *admissions) excessOf(
+	all []tunnels.Placed, limits func(id string) admission.Limits, weight func(id string) int,
+) (keys []string) {
 	live, now := make([]admission.Live, 0, len(all)), time.Now()
 	for _, t := range all {
 		live = append(live, admission.Live{Key: t.Key, Edge: model.EdgeRef{Node: t.Node, ID: t.ID}, Since: t.Since})
 	}
-	keys = a.control.Excess(live, each)
+	keys = admission.Excess(live, limits)
 	beyond := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		beyond[key] = true
 	}
 	for _, t := range all {
 		if !beyond[t.Key] && t.Owner != record.OwnerForward {
-			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, each(t.ID))
+			a.control.Note(now, t.From, model.EdgeRef{Node: t.Node, ID: t.ID}, weight(t.ID))
 		}
+	}
+	return keys
+}
+
+// excessConnections returns the keys of connections beyond the limits that are no tunnels. The connections of an edge
+// come from the source of its tunnels, which is known already.
+func (a *admissions) excessConnections(all []tunnels.Placed) (keys []string) {
+	for owner, role := range map[string]model.Role{
+		record.OwnerEgress: model.RoleEgress, record.OwnerForward: model.RoleEdge,
+	} {
+		of := slices.DeleteFunc(slices.Clone(all), func(p tunnels.Placed) bool { return p.Owner != owner })
+		keys = append(keys, a.excessOf(
+			of, func(string) admission.Limits { return admission.StreamLimits(role) },
+			func(string) int { return apiserverConnections },
+		)...)
 	}
 	return keys
 }
@@ -261,18 +327,21 @@ func (a *admissions) notePeers(places []tunnels.Placed) {
 // closeExcess closes tunnels and connections beyond the limits.
 func (a *admissions) closeExcess() {
 	a.notePeers(a.table.PeerPlaces())
-	keys := a.excessOf(a.table.Places(), a.tunnels)
-	keys = append(keys, a.excessOf(a.table.ConnectionPlaces(), func(string) int { return connectionsPerNode })...)
-	if len(keys) == 0 || a.config.WithoutNetAdmin {
-		a.logExcess(len(keys))
+	keys := a.excessOf(a.table.Places(), a.tunnelLimits, a.tunnels)
+	others := a.excessConnections(a.table.ConnectionPlaces())
+	excess := len(keys) + len(others)
+	if excess == 0 || a.config.WithoutNetAdmin {
+		a.logExcess(excess)
 		return
 	}
-	closed, err := a.table.Close(keys[:min(len(keys), excessAtOnce)])
+	closed, err := a.table.Close(slices.Concat(
+		keys[:min(len(keys), excessAtOnce)], others[:min(len(others), connectionsAtOnce)],
+	))
 	a.mu.Lock()
 	a.closed.excess += uint64(closed)
 	a.mu.Unlock()
 	a.log.Warn(
-		"closed tunnels or connections beyond the limit of their node or tunnel id", "closed", closed, "excess", len(keys),
+		"closed tunnels or connections beyond the limit of their node or tunnel id", "closed", closed, "excess", excess,
 	)
 	if err != nil {
 		a.log.Error("cannot close tunnels beyond the limit", "error", err)
@@ -394,4 +463,5 @@ func (a *admissions) collect(emit metrics.Emit) {
 	defer a.mu.Unlock()
 	emit("fairlead_gateway_closed_total", float64(a.closed.excess), "excess")
 	emit("fairlead_gateway_closed_total", float64(a.closed.silent), "silent")
+	emit("fairlead_gateway_closed_total", float64(a.closed.requests), "requests")
 }

@@ -1,22 +1,30 @@
 package gateway
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/internal/conntest"
+	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/admission"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/outcomes"
 	"github.com/fairlead/fairlead/pkg/envoy/record"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 	"github.com/fairlead/fairlead/pkg/xdsproxy"
 )
@@ -204,11 +212,12 @@ func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
 		}
 		return all
 	}
-	all := of(4*connectionsPerNode+3, record.OwnerEgress, "kas-1", "192.0.2.1")
-	all = append(all, of(4*connectionsPerNode, record.OwnerEgress, "kas-2", "192.0.2.2")...)
+	most := admission.StreamLimits(model.RoleEgress).Node
+	all := of(most+3, record.OwnerEgress, "kas-1", "192.0.2.1")
+	all = append(all, of(most-3, record.OwnerEgress, "kas-2", "192.0.2.2")...)
 	all = append(all, of(1, record.OwnerForward, "edge-1", "192.0.2.3")...)
-	keys := a.excessOf(all, func(string) int { return connectionsPerNode })
-	if len(keys) != 3 || keys[0] != fmt.Sprint("kas-1", 4*connectionsPerNode+2) {
+	keys := a.excessConnections(all)
+	if len(keys) != 3 || keys[0] != fmt.Sprint("kas-1", most+2) {
 		t.Errorf("beyond the limit are %v", keys)
 	}
 	for from, want := range map[string]bool{"192.0.2.1": true, "192.0.2.2": true, "192.0.2.3": false} {
@@ -223,4 +232,74 @@ func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
 			t.Fatalf("connection %d is rejected: %s", i, why)
 		}
 	}
+}
+
+// TestConnectionsOfOneTunnelIDAreBounded: many nodes of one id must leave the public port to others.
+func TestConnectionsOfOneTunnelIDAreBounded(t *testing.T) {
+	const nodes, each = 40, 1000
+	a := newTestAdmissions(t, t.TempDir(), 1)
+	now := time.Now()
+	for owner, role := range map[string]model.Role{
+		record.OwnerEgress: model.RoleEgress, record.OwnerForward: model.RoleEdge,
+	} {
+		var all []tunnels.Placed
+		id, other := model.NewID(), model.NewID()
+		for i := range nodes * each {
+			all = append(all, tunnels.Placed{
+				Tunnel: tunnels.Tunnel{
+					Key: fmt.Sprint(i), Node: fmt.Sprint("node-", i%nodes), ID: id, Since: now.Add(time.Duration(i)),
+				},
+				From: netip.MustParseAddr("192.0.2.1"), Owner: owner,
+			})
+		}
+		all = append(all, tunnels.Placed{
+			Tunnel: tunnels.Tunnel{Key: "other", Node: "node-1", ID: other, Since: now.Add(time.Hour)},
+			From:   netip.MustParseAddr("192.0.2.2"), Owner: owner,
+		})
+		keys := a.excessConnections(all)
+		if want := nodes*each - admission.StreamLimits(role).ID; len(keys) != want || slices.Contains(keys, "other") {
+			t.Errorf("%s: beyond the limit are %d, want %d", owner, len(keys), want)
+		}
+	}
+}
+
+// TestAFloodOfRequestsIsClosed: of two nodes of one id, the one with more requests than its rate loses its connection.
+func TestAFloodOfRequestsIsClosed(t *testing.T) {
+	if err := sockets.Permitted(); err != nil && os.Getenv("E2E_REQUIRED") == "" {
+		t.Skipf("can't close connections here: %v", err)
+	}
+	hostile, other, at := conntest.Two(t)
+	a, id, path := newTestAdmissions(t, t.TempDir(), 1), model.NewID(), filepath.Join(t.TempDir(), "tunnels.log")
+	a.table = tunnels.New(tunnels.Config{
+		Domain: domain, Log: path, Reopen: func(context.Context) error { return nil }, Request: a.requested, Logger: a.log,
+	})
+	used := func(conn net.Conn, node string) string {
+		return fmt.Sprintf(`{"connection":1,"event":"DownstreamStart","id":%q,"local":%q,"node":"CN=%s","owner":"egress",`+
+			`"peer":%q,"time":"2026-01-01T12:00:00.000Z"}`+"\n", domain.EgressID(id), at, node, conn.LocalAddr())
+	}
+	text := strings.Repeat(used(other, "kas-2"), 100) + strings.Repeat(used(hostile, "kas-1"), 30_000)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []func(context.Context){func(ctx context.Context) { _ = a.table.Run(ctx) }, a.run} {
+		ended := make(chan struct{})
+		t.Cleanup(func() { <-ended })
+		go func() { defer close(ended); run(t.Context()) }()
+	}
+	_ = hostile.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := hostile.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the connection of the flood ends with %v", err)
+	}
+	_ = other.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := other.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection of another node ends with %v", err)
+	}
+	eventually.True(t, 10*time.Second, "it is counted", func() error {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if r := a.rejected[admission.ByRequests]; a.closed.requests == 0 || r.count == 0 || r.edge.Node != "kas-1" {
+			return fmt.Errorf("%d were closed, and the rejections are %+v", a.closed.requests, r)
+		}
+		return nil
+	})
 }

@@ -71,15 +71,14 @@ type Gateway struct {
 // It returns an error if a capability is missing.
 func New(g Config, deps Deps) (*Gateway, error) {
 	durations := &metrics.Set{}
-	table, err := newTable(deps, g, observer(durations, "fairlead_gateway_cut_seconds"))
+	p := &Gateway{config: &g, deps: deps, Durations: durations}
+	request := func(r tunnels.Placed) { p.admissions.requested(r) }
+	table, err := newTable(deps, g, observer(durations, "fairlead_gateway_cut_seconds"), request)
 	if err != nil {
 		return nil, err
 	}
 	meter := trips.New(filepath.Join(deps.StateDir, tripsFile), deps.Log)
-	p := &Gateway{
-		config: &g, deps: deps, Table: table, Durations: durations,
-		tenants: newReachability(deps.XDS, table, deps.Admin, meter, deps.Log),
-	}
+	p.Table, p.tenants = table, newReachability(deps.XDS, table, deps.Admin, meter, deps.Log)
 	if deps.Forward {
 		p.tenants.forwards.me, p.tenants.forwards.domain = g.Name, g.Domain
 	}
@@ -128,7 +127,7 @@ func (g *Gateway) Run(ctx context.Context, m Member) error {
 
 // newTable returns the table of live tunnels. To close a tunnel requires the capability to destroy sockets: a gateway
 // without it would leave revoked edges connected, so it does not start, unless it may replace its Envoy.
-func newTable(c Deps, g Config, cut func(time.Duration)) (*tunnels.Table, error) {
+func newTable(c Deps, g Config, cut func(time.Duration), request func(tunnels.Placed)) (*tunnels.Table, error) {
 	replace := c.Replace
 	if !g.WithoutNetAdmin {
 		replace = nil
@@ -155,6 +154,7 @@ func newTable(c Deps, g Config, cut func(time.Duration)) (*tunnels.Table, error)
 		Public:  g.Bind.PublicAddress(),
 		Writes:  c.writes,
 		Cut:     cut,
+		Request: request,
 		Replace: replace,
 		Logger:  c.Log,
 	}), nil

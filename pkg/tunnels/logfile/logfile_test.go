@@ -27,7 +27,7 @@ func FuzzFile(f *testing.F) {
 			if err := os.WriteFile(path, piece, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := file.Read(func(line []byte) { lines = append(lines, bytes.Clone(line)) }); err != nil {
+			if _, err := file.Read(func(line []byte) { lines = append(lines, bytes.Clone(line)) }); err != nil {
 				t.Fatalf("piece %d: %v", i, err)
 			}
 			if len(file.partial) > MaxLine || cap(file.partial) > 2*MaxLine+chunk {
@@ -51,6 +51,61 @@ func FuzzFile(f *testing.F) {
 			t.Errorf("%d lines too many were read, %d lines were too long, want %d", len(lines), long, wantLong)
 		}
 	})
+}
+
+// TestReadEndsWhileItsFileGrows has a writer that appends more than Read takes. Nothing is lost, also over a
+// replacement.
+func TestReadEndsWhileItsFileGrows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	open := func() *os.File {
+		out, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = out.Close() })
+		return out
+	}
+	const size = 1000
+	out, read, written := open(), 0, 0
+	record := []byte(strings.Repeat("x", size-1) + "\n")
+	write := func() {
+		if _, err := out.Write(record); err != nil {
+			t.Fatal(err)
+		}
+		written++
+	}
+	file := New(path, func(err error) { t.Error(err) })
+	defer file.Close()
+	for range 2 * MaxRead / size {
+		write()
+	}
+	grows := true
+	line := func([]byte) {
+		if read++; grows && read < 10*MaxRead/size { // so that the test ends in any case
+			write()
+		}
+	}
+	p, err := file.Read(line)
+	if err != nil || !p.More || read > MaxRead/size {
+		t.Fatalf("one call has read %d lines, %+v, %v", read, p, err)
+	}
+	if moved, err := file.Move(); !moved || err != nil {
+		t.Fatal(err)
+	}
+	out, grows = open(), false
+	for range 2 * MaxRead / size {
+		write()
+	}
+	rounds, left := 0, false
+	for most := file.Rounds(); p.More; rounds++ {
+		if p, err = file.Read(line); err != nil || rounds > most {
+			t.Fatalf("call %d of at most %d: %v", rounds, most, err)
+		}
+		left = left || p.Left
+	}
+	if read != written || !left {
+		t.Errorf("%d of %d lines are read", read, written)
+	}
 }
 
 // cutLast splits data after its last newline.
