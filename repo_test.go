@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 		"api/v1alpha1", "internal/cli/management", "internal/cli/output", "internal/disk", "pkg/kubeconfig",
 	},
 	"internal/cli/management": {
-		"api/v1alpha1", "internal/cli/output", "pkg/diagnose/check", "pkg/diagnose/collect", "pkg/model",
+		"api/v1alpha1", "internal/cli/output", "internal/retry", "pkg/diagnose/check", "pkg/diagnose/collect", "pkg/model",
 	},
 	"internal/cli/move": {
 		"api/v1alpha1", "internal/cli/join", "internal/cli/kubeconfig", "internal/cli/management", "internal/cli/output",
@@ -231,8 +231,8 @@ var arrows = map[string][]string{
 		"pkg/envoy/peers", "pkg/kubeconfig", "pkg/observed",
 	},
 	"pkg/diagnose/collect": {
-		"internal/portforward", "internal/printable", "internal/version", "pkg/diagnose/collect/v1", "pkg/model",
-		"pkg/observed", "pkg/report/hub", "pkg/report/v1",
+		"internal/portforward", "internal/printable", "internal/retry", "internal/version", "pkg/diagnose/collect/v1",
+		"pkg/model", "pkg/observed", "pkg/report/hub", "pkg/report/v1",
 	},
 	"pkg/diagnose/collect/v1":  {"pkg/report/v1"},
 	"pkg/diagnose/credentials": nil,

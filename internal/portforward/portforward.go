@@ -77,9 +77,9 @@ func Ready(ctx context.Context, o Options) (ready []*Pod, total int, err error) 
 	return ready, len(pods.Items), nil
 }
 
-// Permitted returns an error, for which apierrors.IsForbidden holds, if the user must not forward ports of a namespace's
-// Pods: the error of a port-forward itself has only the text of the apiserver's answer. It returns nil if that is not
-// known.
+// Permitted returns an error, for which apierrors.IsForbidden holds, if the user must not forward ports of Pods in a
+// namespace: the error of a port-forward itself has only the text of the apiserver's answer. It returns nil if that is
+// not known.
 func Permitted(ctx context.Context, config *rest.Config, namespace string) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

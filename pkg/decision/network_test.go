@@ -170,7 +170,8 @@ func TestTargetsOfANetwork(t *testing.T) {
 		kinds = append(kinds, e.Kind)
 	}
 	never, invalid := model.NeverDial, model.Invalid
-	refused := []model.FieldErrorKind{never, never, never, never, invalid, invalid, invalid, model.HasGateway, model.HasGateway}
+	gateway := model.HasGateway
+	refused := []model.FieldErrorKind{never, never, never, never, invalid, invalid, invalid, gateway, gateway}
 	if !slices.Equal(kinds, refused) {
 		t.Errorf("refused: %v", r.Refused)
 	}

@@ -92,8 +92,8 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 
 // markJoining marks the gateways that have joined since all of them were ready last. settled are the names of those, or
 // nil before the first time; markJoining returns the next value. A gateway is ready when it has the tunnels that are
-// assigned to it. The first time, the first ones count as settled, as many as are ready: Pods are added at the end. None
-// is marked if none is ready, because the installation is new, and while Pods are being replaced.
+// assigned to it. The first time, the first ones count as settled, as many as are ready: Pods are added at the end.
+// None is marked if none is ready, because the installation is new, and while Pods are being replaced.
 func markJoining(set *appsv1.StatefulSet, gateways []model.Gateway, settled map[string]bool) map[string]bool {
 	all := int(set.Status.ReadyReplicas) >= len(gateways)
 	if all || settled == nil {

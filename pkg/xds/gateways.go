@@ -52,7 +52,8 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 		return
 	}
 	// Edges need neither zones nor, if every edge dials all gateways by each profile, what joins or leaves.
-	each := max(s.inst.GatewaysPerTunnel, s.profiles.current.inst.GatewaysPerTunnel, s.profiles.next.inst.GatewaysPerTunnel)
+	current, next := s.profiles.current.inst, s.profiles.next.inst
+	each := max(s.inst.GatewaysPerTunnel, current.GatewaysPerTunnel, next.GatewaysPerTunnel)
 	nothingForEdges := slices.EqualFunc(gateways, s.inst.Gateways, func(a, b model.Gateway) bool {
 		a.Zone, b.Zone = "", ""
 		if each == 0 {

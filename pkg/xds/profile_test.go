@@ -203,7 +203,7 @@ func TestGatewaysJoinByTheProfileThatIsServed(t *testing.T) {
 	b.SetGateways(gateways)
 	after := listeners()
 	if len(after) <= len(before) {
-		t.Fatalf("the edge does not dial the gateway that takes over beside the one that is there: %v, before %v", after, before)
+		t.Fatalf("the edge does not dial the gateway that takes over beside the other: %v, before %v", after, before)
 	}
 	for name := range before {
 		if after[name] == "" {

@@ -16,7 +16,6 @@ import (
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 	"github.com/fairlead/fairlead/pkg/model"
-	"github.com/fairlead/fairlead/pkg/observed"
 	"github.com/fairlead/fairlead/pkg/rollout"
 )
 
@@ -190,7 +189,9 @@ func syncRows(
 		}
 		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server}
 		row.Status, row.Message = unreported(doubt)
-		row.Since = pointer(observed.DisconnectedSince(connected, since))
+		if !connected {
+			row.Since = pointer(since)
+		}
 		if connected && !doubt {
 			row.Message = "its agent has connected, and gets no configuration yet"
 		}

@@ -232,7 +232,9 @@ func TestTheHostnameIsComparedWithTheAPIServerAddress(t *testing.T) {
 func TestNamesOfOwnersDoNotTakeAllWorkers(t *testing.T) {
 	const gateway = "10.1.1.1"
 	waiting, release := make(chan struct{}), make(chan struct{})
-	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(_ context.Context, host string) ([]string, error) {
+	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(
+		_ context.Context, host string,
+	) ([]string, error) {
 		if strings.HasPrefix(host, "slow") {
 			waiting <- struct{}{}
 			<-release
