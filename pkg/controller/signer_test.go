@@ -40,7 +40,7 @@ func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// claims creates a Tunnel of a paused Cluster that claims an id.
+// claims creates a Tunnel of a paused Cluster that claims an id, and its bootstrap Secret, without which its tokens end.
 func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
@@ -48,6 +48,7 @@ func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 	controllertest.Create(t, m, cluster)
 	tunnel := controllertest.TunnelNamed(cluster)
 	tunnel.Spec.ID = id
+	controllertest.Create(t, m, controllertest.SecretNamed(tunnel.Namespace, tunnel.Name+v1alpha1.BootstrapSecretSuffix))
 	objects.CompleteTunnel(tunnel, cluster)
 	controllertest.Create(t, m, tunnel)
 	return tunnel
