@@ -40,7 +40,7 @@ func pausedTunnel(t *testing.T, m *management) *v1alpha1.Tunnel {
 	return tunnel
 }
 
-// claims creates a Tunnel of a paused Cluster that claims an id, and its bootstrap Secret, without which its tokens end.
+// claims creates a Tunnel of a paused Cluster that claims an id, and the bootstrap Secret without which its tokens end.
 func claims(t *testing.T, m *management, id string) *v1alpha1.Tunnel {
 	t.Helper()
 	cluster := kubetest.Cluster(kubetest.NewNamespace(t, m), "c1")
