@@ -26,16 +26,16 @@ import (
 // fault begins a fault, and returns what ends it. A fault of an edge whose Cluster is deleted has no effect.
 func (in *installation) fault(ctx context.Context, s Step) (end func() error, err error) {
 	released := in.hold(s)
-	end, err = in.start(ctx, s)
+	stop, err := in.start(ctx, s)
 	if errors.Is(err, errNoEdge) {
-		end, err = nothing, nil
+		stop, err = nothing, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	return func() error {
 		defer released()
-		return end()
+		return stop()
 	}, nil
 }
 
