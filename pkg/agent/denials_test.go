@@ -23,6 +23,21 @@ func (c *control) dialNetwork(node, id string, protocols ...string) (*tls.Conn, 
 	return c.dialPublic(domain.Egress(), model.Subject{Role: model.RoleEgress, Node: node, ID: id}, protocols...)
 }
 
+// clientOf opens an HTTP/2 connection of an apiserver. It answers the pings of Envoy.
+func (c *control) clientOf(node, id string) *http2.ClientConn { //nolint:staticcheck // that of net/http dials by itself
+	c.t.Helper()
+	conn, err := c.dialNetwork(node, id, http2.NextProtoTLS)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	client, err := (&http2.Transport{}).NewClientConn(conn) //nolint:staticcheck // see above
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return client
+}
+
 // dialForward opens a connection as an edge that forwards to its apiserver.
 func (c *control) dialForward(node, id string) (*tls.Conn, error) {
 	return c.dialPublic(
@@ -88,25 +103,8 @@ func TestARestartedGatewayKeepsItsDenials(t *testing.T) {
 
 // TestARevocationClosesConnectionsWithoutRequests: Envoy has no record of these, and would accept requests on them.
 func TestARevocationClosesConnectionsWithoutRequests(t *testing.T) {
-	c := newWorld(t)
-	gateway, id := newGateway(c), model.NewID()
-	c.egress("c1", id)
-	c.serve()
-	gateway.agent()
-	gateway.ready()
-	open := func(node string) *http2.ClientConn {
-		conn, err := c.dialNetwork(node, id, http2.NextProtoTLS)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		client, err := (&http2.Transport{}).NewClientConn(conn) // it answers the pings of Envoy
-		if err != nil {
-			t.Fatal(err)
-		}
-		return client
-	}
-	revoked, other := open("kas-1"), open("kas-2")
+	c, gateway, id := newWorldOfNetworks(t)
+	revoked, other := c.clientOf("kas-1", id), c.clientOf("kas-2", id)
 	gateway.state("both are on record", func(s state) error {
 		if s.Tunnels == nil || s.Tunnels.Egress != 2 {
 			return fmt.Errorf("%+v are", s.Tunnels)

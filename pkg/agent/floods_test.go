@@ -21,21 +21,8 @@ const floodTime = 30 * time.Second
 
 // TestAFloodOfRequestsEndsItsConnection makes requests of one apiserver as fast as Envoy answers them.
 func TestAFloodOfRequestsEndsItsConnection(t *testing.T) {
-	c := newWorld(t)
-	gateway, id := newGateway(c), model.NewID()
-	c.egress("c1", id)
-	c.serve()
-	gateway.agent()
-	gateway.ready()
-	conn, err := c.dialNetwork("kas-1", id, http2.NextProtoTLS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	client, err := (&http2.Transport{}).NewClientConn(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, _, id := newWorldOfNetworks(t)
+	client := c.clientOf("kas-1", id)
 	var clients errgroup.Group
 	var answers atomic.Int64
 	began := time.Now()
@@ -73,12 +60,7 @@ func TestAFloodOfRequestsEndsItsConnection(t *testing.T) {
 
 // TestAnEdgeHasALimitedNumberOfConnections that forward, before it makes a request on any of them.
 func TestAnEdgeHasALimitedNumberOfConnections(t *testing.T) {
-	c := newWorld(t)
-	gateway, id := newGateway(c), model.NewID()
-	c.egress("c1", id)
-	c.serve()
-	gateway.agent()
-	gateway.ready()
+	c, _, id := newWorldOfNetworks(t)
 	most := admission.StreamLimits(model.RoleEdge).Node
 	// answers reports whether Envoy begins HTTP/2 on a new connection.
 	answers := func(node string) bool {

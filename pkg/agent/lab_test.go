@@ -232,6 +232,19 @@ func (p *place) state(what string, check func(state) error) (last state) {
 	return last
 }
 
+// newWorldOfNetworks returns a control channel with the apiservers of a Cluster, which have a tunnel id, and a gateway
+// that is ready.
+func newWorldOfNetworks(t *testing.T) (c *control, gateway *place, id string) {
+	t.Helper()
+	c = newWorld(t)
+	gateway, id = newGateway(c), model.NewID()
+	c.egress("c1", id)
+	c.serve()
+	gateway.agent()
+	gateway.ready()
+	return c, gateway, id
+}
+
 // newWorld returns a control channel for agents with real Envoys.
 func newWorld(t *testing.T) *control {
 	t.Helper()

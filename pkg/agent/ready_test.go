@@ -87,6 +87,18 @@ func TestAGatewayWaitsForTheTunnelsThatOthersHave(t *testing.T) {
 	}
 }
 
+// outlivesDeadline waits until a gateway's Envoy has run for twice as long as the gateway may wait for tunnels.
+func outlivesDeadline(t *testing.T, gateway *place) {
+	t.Helper()
+	envoytest.Eventually(t, "Envoy has run for longer", func() error {
+		running, err := gateway.admin().Info(t.Context())
+		if err == nil && running.Uptime < 2*gateway.child.Deadline {
+			err = fmt.Errorf("for %s", running.Uptime)
+		}
+		return err
+	})
+}
+
 // TestAGatewayWaitsAfterItHasReplacedItsEnvoy: the next agent has another bootstrap. While it drains the Envoy of the
 // previous one, that has run for long and has tunnels. The new Envoy has none.
 func TestAGatewayWaitsAfterItHasReplacedItsEnvoy(t *testing.T) {
@@ -96,13 +108,7 @@ func TestAGatewayWaitsAfterItHasReplacedItsEnvoy(t *testing.T) {
 	first := gateway.agent()
 	old := gateway.ready()
 	gateway.logged("the ready deadline has passed", 1)
-	envoytest.Eventually(t, "Envoy has run for longer", func() error {
-		running, err := gateway.admin().Info(t.Context())
-		if err == nil && running.Uptime < 2*gateway.child.Deadline {
-			err = fmt.Errorf("for %s", running.Uptime)
-		}
-		return err
-	})
+	outlivesDeadline(t, gateway)
 	first.end(t, syscall.SIGKILL)
 	gateway.child.Memory = 1 << 30
 	gateway.agent()
@@ -126,13 +132,7 @@ func TestAGatewayDoesNotWait(t *testing.T) {
 		first := gateway.agent()
 		pid := gateway.ready()
 		gateway.logged("the ready deadline has passed", 1)
-		envoytest.Eventually(t, "Envoy has run for longer", func() error {
-			running, err := gateway.admin().Info(t.Context())
-			if err == nil && running.Uptime < 2*gateway.child.Deadline {
-				err = fmt.Errorf("for %s", running.Uptime)
-			}
-			return err
-		})
+		outlivesDeadline(t, gateway)
 		first.end(t, syscall.SIGKILL)
 		gateway.agent()
 		if now := gateway.ready(); now != pid {

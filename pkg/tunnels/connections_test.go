@@ -172,8 +172,14 @@ func TestClaimsBeyondALimitAreNotRecorded(t *testing.T) {
 		subject      model.Subject
 		ofNode, ofID int
 	}{
-		{kas("kas-1"), 0, 0}, {kas("kas-1"), 1, 1}, {kas("kas-1"), 2, 2}, {edge, 0, 0}, {kas("kas-2"), 0, 2},
-		{kas("kas-2"), 1, 3}, {kas("kas-3"), 0, 3}, {edge, 1, 1},
+		{kas("kas-1"), 0, 0},
+		{kas("kas-1"), 1, 1},
+		{kas("kas-1"), 2, 2},
+		{edge, 0, 0},
+		{kas("kas-2"), 0, 2},
+		{kas("kas-2"), 1, 3},
+		{kas("kas-3"), 0, 3},
+		{edge, 1, 1},
 	} {
 		at := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.9"), uint16(1+i))
 		ofNode, ofID, permitted := b.Claim(c.subject, at, netip.MustParseAddrPort("192.0.2.1:443"), mostOfNode, mostOfID)

@@ -39,8 +39,10 @@ const (
 	// KindCarried says that a request of a client has arrived at a workload apiserver through an edge that was revoked
 	// before, whether or not the client got an answer.
 	KindCarried Kind = "carried"
-	// KindHeld says that a fault, Text, holds up from now on what an edge has received; KindReleased that it has ended.
-	KindHeld, KindReleased Kind = "held", "released"
+	// KindHeld says that a fault, Text, holds up from now on what an edge has received.
+	KindHeld Kind = "held"
+	// KindReleased says that such a fault has ended.
+	KindReleased Kind = "released"
 	// KindReady says that the condition Ready of a workload cluster's Tunnel has changed.
 	KindReady Kind = "ready"
 	// KindKubeconfig is a request with the kubeconfig that a workload cluster has in the end.

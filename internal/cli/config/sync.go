@@ -189,15 +189,14 @@ func syncRows(
 		}
 		row := syncRow{Node: name, Role: string(role), Cluster: clusters[id], Server: server}
 		row.Status, row.Message = unreported(doubt)
-		if !connected {
+		switch {
+		case !connected:
 			row.Since = pointer(since)
-		}
-		if connected && !doubt {
+		case doubt:
+		case now.Sub(since) > streamTime:
+			row.Status, row.Message, row.Since = string(collect.Stale), "it reports, but gets no configuration", pointer(since)
+		default:
 			row.Message = "its agent has connected, and gets no configuration yet"
-		}
-		if connected && !doubt && now.Sub(since) > streamTime {
-			row.Status, row.Message = string(collect.Stale), "it reports, but gets no configuration"
-			row.Since = pointer(since)
 		}
 		rows = append(rows, row)
 	}
