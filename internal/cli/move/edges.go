@@ -54,7 +54,7 @@ func (m *move) carriers(t *v1alpha1.Tunnel, now time.Time) []observed.Edge {
 		if e.HasTunnel() {
 			m.seen[key] = now
 		}
-		return !e.HasTunnel() && !(now.Sub(m.seen[key]) < awayTime && e.HoldsCertificate(now))
+		return !e.HasTunnel() && (now.Sub(m.seen[key]) >= awayTime || !e.HoldsCertificate(now))
 	})
 }
 
