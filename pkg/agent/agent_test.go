@@ -72,6 +72,58 @@ func TestEnvoyOutlivesItsAgentAndIsTakenOverByTheNext(t *testing.T) {
 	}
 }
 
+// TestAnEnvoyThatDoesNotListenYetIsTakenOver: an agent that is killed meanwhile must leave no Envoy that nobody knows.
+func TestAnEnvoyThatDoesNotListenYetIsTakenOver(t *testing.T) {
+	script := func(l *place, format string, args ...any) {
+		path := filepath.Join(t.TempDir(), "envoy")
+		if err := os.WriteFile(path, fmt.Appendf([]byte("#!/bin/sh\n"), format, args...), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l.child.Envoy = path
+	}
+	begin := func(l *place) {
+		l.serve()
+		first := l.agent()
+		l.logged("Envoy started", 1)
+		first.end(t, syscall.SIGKILL)
+		if pid, err := l.admin().PID(); err == nil {
+			t.Fatalf("Envoy %d listens already", pid)
+		}
+	}
+	t.Run("when it listens", func(t *testing.T) {
+		l := newGateway(newWorld(t))
+		script(l, "sleep 3 3>&-\nexec %s \"$@\"\n", l.child.Envoy)
+		begin(l)
+		l.agent()
+		l.logged("adopting the running Envoy", 1)
+		l.logged("Envoy started", 1)
+		l.serving()
+	})
+	t.Run("to stop it with the agent", func(t *testing.T) {
+		l := newGateway(newWorld(t))
+		script(l, "exec sleep 600\n")
+		begin(l)
+		var pid int
+		for line := range strings.Lines(l.read(l.log)) {
+			if _, value, found := strings.Cut(line, "pid="); found && strings.Contains(line, "Envoy started") {
+				_, _ = fmt.Sscan(value, &pid)
+			}
+		}
+		if err := syscall.Kill(pid, 0); pid == 0 || err != nil {
+			t.Fatalf("process %d does not run: %v", pid, err)
+		}
+		second := l.agent()
+		l.logged("waiting for an Envoy that starts", 1)
+		second.end(t, syscall.SIGTERM)
+		envoytest.Eventually(t, "that process ends", func() error {
+			if err := syscall.Kill(pid, 0); err == nil {
+				return fmt.Errorf("%d goes on", pid)
+			}
+			return nil
+		})
+	})
+}
+
 func TestAnEnvoyThatWasTakenOverGetsEachNewLeaf(t *testing.T) {
 	l := newGateway(newWorld(t))
 	l.life = 6 * time.Second // renewed after 4 s

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -31,8 +34,13 @@ type process struct {
 
 func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// start starts a new Envoy.
+// start starts a new Envoy, which keeps a lock until it ends.
 func start(l launch) (*process, error) {
+	lock, err := l.lock()
+	if err != nil {
+		return nil, fmt.Errorf("starting Envoy: %w", err)
+	}
+	defer lock.Close()
 	cmd, output, err := l.command()
 	if err != nil {
 		return nil, err
@@ -40,6 +48,7 @@ func start(l launch) (*process, error) {
 	if output != os.Stderr {
 		defer output.Close()
 	}
+	cmd.ExtraFiles = []*os.File{lock}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting Envoy: %w", err)
 	}
@@ -79,11 +88,95 @@ func reason(err error) string {
 	return fmt.Sprintf("ended with exit code %d", exit.ExitCode())
 }
 
+const (
+	// lockFile is locked by each Envoy from its start to its end, so that a folder has one Envoy. The lock belongs to
+	// the open file, which Envoy inherits: flock(2).
+	lockFile = "envoy.lock"
+	// inherited is the number of that file in Envoy: the first one of exec.Cmd.ExtraFiles.
+	inherited = "3"
+	// startTime is how long an Envoy that an earlier agent has started may take until it listens.
+	startTime = 15 * time.Second
+)
+
+// lock locks lockFile. It returns an error if an Envoy of the same folder runs.
+func (l launch) lock() (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(l.dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("locking %s: does an Envoy run in this folder? %w", file.Name(), err)
+	}
+	return file, nil
+}
+
+// holder returns the process that has inherited lockFile, or 0. Only an Envoy of this folder has it.
+func (l launch) holder() (pid int) {
+	file, err := os.Stat(filepath.Join(l.dir, lockFile))
+	if err != nil {
+		return 0
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/fd/" + inherited)
+	if err != nil {
+		return 0
+	}
+	for _, path := range files {
+		// That of a process of another user cannot be read, and others may have ended.
+		if of, err := os.Stat(path); err == nil && os.SameFile(file, of) {
+			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
+			return pid
+		}
+	}
+	return 0
+}
+
+// begun waits for an Envoy that an earlier agent started and that does not listen on its admin socket yet. It returns
+// the process if it does not listen in time, which must be stopped, and nil if there is none or if it listens now.
+func (l launch) begun(ctx context.Context, admin envoyadmin.Client, log *slog.Logger) (*process, error) {
+	pid := l.holder()
+	if pid == 0 {
+		return nil, nil
+	}
+	p, err := follow(pid)
+	if err != nil {
+		return nil, err
+	}
+	if l.holder() != pid { // as in adopt
+		return nil, fmt.Errorf("adopting Envoy: process %d ended meanwhile", pid)
+	}
+	log.Info("waiting for an Envoy that starts", "pid", pid)
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	again := time.NewTicker(startTime / 100)
+	defer again.Stop()
+	for {
+		if _, err := admin.PID(); err == nil {
+			return nil, nil
+		}
+		select {
+		case <-p.done:
+			return nil, nil
+		case <-ctx.Done():
+			return p, nil
+		case <-again.C:
+		}
+	}
+}
+
 // adopt looks for an Envoy that an earlier agent left in the same folder. It returns the process, or nil if there is
-// none, and whether it is the one that l would start. It finds it by the admin socket only, so it also finds an Envoy
-// whose agent died before it could record a process id.
-func adopt(ctx context.Context, admin envoyadmin.Client, l launch) (p *process, same bool, err error) {
+// none, and whether it is the one that l would start. It finds it by the admin socket, and one that does not listen yet
+// by its lock, so it also finds an Envoy whose agent died before it could record a process id.
+func adopt(
+	ctx context.Context, admin envoyadmin.Client, l launch, log *slog.Logger,
+) (p *process, same bool, err error) {
 	pid, err := admin.PID()
+	if envoyadmin.NotListening(err) {
+		if p, err = l.begun(ctx, admin, log); p != nil || err != nil {
+			return p, false, err
+		}
+		pid, err = admin.PID()
+	}
 	if envoyadmin.NotListening(err) {
 		return nil, false, nil
 	}

@@ -139,7 +139,7 @@ func (e *Envoy) obtain(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, same, err := adopt(ctx, e.Admin, l)
+	p, same, err := adopt(ctx, e.Admin, l, e.Log)
 	switch {
 	case err != nil:
 		return nil, err
