@@ -7,10 +7,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 )
 
-// Replace replaces a file with mode 0600. It is safe for concurrent use; the last call wins.
+// leftoverAge is the age from which a temporary file is one that a crash has left.
+const leftoverAge = time.Hour
+
+// Replace replaces a file with mode 0600. It is safe for concurrent use; the last call wins. It removes temporary files
+// that crashes have left.
 func Replace(path string, data []byte) error {
+	removeLeftovers(path)
 	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // CreateTemp uses mode 0600
 	if err == nil {
 		err = finish(temporary, path, data)
@@ -19,6 +26,23 @@ func Replace(path string, data []byte) error {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return nil
+}
+
+// removeLeftovers removes old temporary files of a path. Errors are ignored, because Replace does not need it.
+func removeLeftovers(path string) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		name, temporary := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
+		if !temporary || !strings.HasSuffix(name, ".tmp") {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > leftoverAge {
+			_ = os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
 }
 
 // ReplaceBy is Replace with a fixed name for the temporary file, in the same folder. Crashes therefore leave at most

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/internal/disk"
 )
@@ -65,6 +66,28 @@ func TestAFailedReplaceLeavesNoTemporaryFile(t *testing.T) {
 				t.Error("a file was written in a folder that is not there")
 			}
 		})
+	}
+}
+
+func TestWhatCrashesHaveLeftIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	old := time.Now().Add(-2 * time.Hour)
+	for _, name := range []string{"file.1.tmp", "file.2.tmp", "other.1.tmp", "file.txt", "file.new.tmp"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name == "file.new.tmp" { // another call may be writing it
+			continue
+		}
+		if err := os.Chtimes(filepath.Join(dir, name), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := disk.Replace(filepath.Join(dir, "file"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if left, want := names(t, dir), []string{"file", "file.new.tmp", "file.txt", "other.1.tmp"}; !slices.Equal(left, want) {
+		t.Errorf("there are %q, want %q", left, want)
 	}
 }
 
