@@ -295,21 +295,14 @@ func bounded(s string, limit int) string {
 
 // sameButSeen reports whether two lists of edges differ only in when the edges were seen, by less than seenInterval.
 func sameButSeen(before, after []v1alpha1.EdgeStatus, same func(a, b any) bool) bool {
-	if len(before) != len(after) {
-		return false
-	}
-	for i := range after {
-		a, b := before[i], after[i]
+	return slices.EqualFunc(before, after, func(a, b v1alpha1.EdgeStatus) bool {
 		if (a.LastSeen == nil) != (b.LastSeen == nil) ||
 			(a.LastSeen != nil && b.LastSeen.Sub(a.LastSeen.Time).Abs() >= seenInterval) {
 			return false
 		}
 		a.LastSeen, b.LastSeen = nil, nil
-		if !same(a, b) {
-			return false
-		}
-	}
-	return true
+		return same(a, b)
+	})
 }
 
 // connections counts the edges that have tunnels and are not revoked, and their tunnels.
