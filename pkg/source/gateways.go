@@ -90,21 +90,34 @@ func Gateways(set *appsv1.StatefulSet, address model.ReplicaAddress) ([]model.Ga
 	return gateways, nil
 }
 
+// joiningShare is by which factor the gateways may grow for an xds-server that starts meanwhile to mark the new ones.
+// Edges keep tunnels to the others until all are ready, so each of these carries that many times its share.
+const joiningShare = 3
+
 // markJoining marks the gateways that have joined since all of them were ready last. settled are the names of those, or
 // nil before the first time; markJoining returns the next value. A gateway is ready when it has the tunnels that are
-// assigned to it. The first time, the first ones count as settled, as many as are ready: Pods are added at the end.
-// None is marked if none is ready, because the installation is new, and while Pods are being replaced.
+// assigned to it.
+//
+// The first time, the first ones count as settled, as many as are ready: Pods are added at the end. None is marked
+// while Pods are being replaced, and if so few are ready that this is a new installation or an outage: they could not
+// carry the tunnels of all others. Those that leave have been there.
 func markJoining(set *appsv1.StatefulSet, gateways []model.Gateway, settled map[string]bool) map[string]bool {
-	all := int(set.Status.ReadyReplicas) >= len(gateways)
-	if all || settled == nil {
-		those := gateways
-		replacing := set.Status.CurrentRevision != set.Status.UpdateRevision // those that are not ready have not joined
-		if ready := int(set.Status.ReadyReplicas); !all && ready > 0 && !replacing {
-			those = gateways[:ready]
+	ready, requested := int(set.Status.ReadyReplicas), 0
+	for _, g := range gateways {
+		if !g.Leaving {
+			requested++
 		}
-		settled = make(map[string]bool, len(those))
-		for _, g := range those {
-			settled[g.Name] = true
+	}
+	all := ready >= len(gateways)
+	if all || settled == nil {
+		there := len(gateways)
+		replacing := set.Status.CurrentRevision != set.Status.UpdateRevision // those that are not ready have not joined
+		if !all && !replacing && ready < requested && joiningShare*ready >= requested {
+			there = ready
+		}
+		settled = make(map[string]bool, len(gateways))
+		for i, g := range gateways {
+			settled[g.Name] = i < there || g.Leaving
 		}
 	}
 	for i := range gateways {

@@ -112,22 +112,40 @@ func TestGatewaysThatAreReplacedDuringAStart(t *testing.T) {
 }
 
 // TestGatewaysThatJoinDuringAStart: an xds-server that starts while gateways join must not let edges drop their tunnels
-// to those that are there.
+// to those that are there. In an outage it must not lead all edges to the few that are left.
 func TestGatewaysThatJoinDuringAStart(t *testing.T) {
-	set := newSet("fairlead-system", 9)
-	set.Status.Replicas, set.Status.ReadyReplicas = 9, 3
-	var settled map[string]bool
-	for range 2 {
-		gateways, err := source.Gateways(set, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		settled = source.MarkJoining(set, gateways, settled)
-		for i, g := range gateways {
-			if g.Joining != (i >= 3) {
-				t.Errorf("%s: joining is %t", g.Name, g.Joining)
+	for name, tc := range map[string]struct {
+		requested, there, ready int32
+		joining                 string
+	}{
+		"gateways are added":                 {requested: 6, there: 6, ready: 3, joining: "gateway-3 gateway-4 gateway-5"},
+		"most of them are new":               {requested: 3, there: 3, ready: 1, joining: "gateway-1 gateway-2"},
+		"a new installation":                 {requested: 4, there: 4},
+		"an outage of most of them":          {requested: 40, there: 40, ready: 13},
+		"gateways leave":                     {requested: 3, there: 6, ready: 3},
+		"and one of the others is not ready": {requested: 3, there: 5, ready: 2, joining: "gateway-2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := newSet("fairlead-system", tc.requested)
+			set.Status.Replicas, set.Status.ReadyReplicas = tc.there, tc.ready
+			var settled map[string]bool
+			for range 2 {
+				gateways, err := source.Gateways(set, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				settled = source.MarkJoining(set, gateways, settled)
+				var joining []model.Gateway
+				for _, g := range gateways {
+					if g.Joining {
+						joining = append(joining, g)
+					}
+				}
+				if got := namesOf(joining); got != tc.joining {
+					t.Errorf("%q join, want %q", got, tc.joining)
+				}
 			}
-		}
+		})
 	}
 }
 
