@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -289,7 +290,7 @@ func (r *Reconciler) resolves(ctx context.Context, v *decision, o objects.Group,
 			choice.Name,
 		)
 	default:
-		v.again = min(v.again, lookupPause)
+		v.again = min(v.again, lookupPause+rand.N(lookupPause))
 		c = condition.Unknown(c.Type, "DNS does not answer; the kubeconfig stays as it is")
 		if was := apimeta.FindStatusCondition(o.Tunnel.Status.Conditions, c.Type); was != nil {
 			c = *was

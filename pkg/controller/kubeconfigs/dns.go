@@ -20,8 +20,10 @@ const (
 	// lookupPause follows a lookup without an answer. It pauses all lookups if the name belongs to the installation,
 	// otherwise those of one owner.
 	lookupPause = 30 * time.Second
-	// maxAsking bounds the workers that wait for names which owners have chosen: their servers may never answer.
-	maxAsking = kubeconfigWorkers / 4
+	// maxAsking is how many workers may wait for lookupTimeout for names that owners have chosen, because their servers
+	// may never answer. Further ones wait for busyTimeout, within which DNS that works answers.
+	maxAsking   = kubeconfigWorkers / 4
+	busyTimeout = 250 * time.Millisecond
 	// lookupInterval is how often a hostname is looked up again.
 	lookupInterval = 10 * time.Minute
 )
@@ -65,17 +67,18 @@ func (r *resolver) resolves(ctx context.Context, hostname, gateway string) answe
 // owner is the namespace that has chosen hostname, or empty for a tunnel hostname. The servers of a name that a
 // namespace chooses may never answer, which must not stop the lookups of others.
 func (r *resolver) leadsTo(ctx context.Context, owner, hostname, gateway string) answer {
-	if !r.begin(owner) {
+	timeout, ok := r.begin(owner)
+	if !ok {
 		return unknown
 	}
 	defer r.finish(owner)
 	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// First, because without the gateways' addresses an answer for the hostname is meaningless.
 	gateways, err := r.addresses(ctx, gateway)
 	if err != nil {
-		if !notFound(err) {
+		if !notFound(err) && timeout == lookupTimeout {
 			r.pause(caller, "")
 		}
 		return unknown
@@ -120,19 +123,23 @@ func notFound(err error) bool {
 	return errors.As(err, &dnsErr) && dnsErr.IsNotFound
 }
 
-// begin reports whether a name of an owner may be looked up now: lookups are not paused, and not too many workers wait
-// for names of owners. If so, finish must follow.
-func (r *resolver) begin(owner string) bool {
+// begin reports whether a name of an owner may be looked up now, and for how long: lookups must not be paused. If so,
+// finish must follow.
+func (r *resolver) begin(owner string) (timeout time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if now.Before(r.pausedUntil[""]) || now.Before(r.pausedUntil[owner]) || owner != "" && r.asking >= maxAsking {
-		return false
+	if now.Before(r.pausedUntil[""]) || now.Before(r.pausedUntil[owner]) {
+		return 0, false
 	}
-	if owner != "" {
-		r.asking++
+	if owner == "" {
+		return lookupTimeout, true
 	}
-	return true
+	r.asking++
+	if r.asking > maxAsking {
+		return busyTimeout, true
+	}
+	return lookupTimeout, true
 }
 
 func (r *resolver) finish(owner string) {
@@ -144,7 +151,7 @@ func (r *resolver) finish(owner string) {
 	r.asking--
 }
 
-// pause pauses lookups of an owner's names, unless the caller ended this one before lookupTimeout.
+// pause pauses lookups of an owner's names, unless the caller ended this one before its timeout.
 func (r *resolver) pause(caller context.Context, owner string) {
 	if caller.Err() != nil {
 		return

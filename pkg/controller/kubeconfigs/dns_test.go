@@ -233,11 +233,15 @@ func TestNamesOfOwnersDoNotTakeAllWorkers(t *testing.T) {
 	const gateway = "10.1.1.1"
 	waiting, release := make(chan struct{}), make(chan struct{})
 	r := &resolver{mode: config.TunnelDNSAuto, now: time.Now, lookup: func(
-		_ context.Context, host string,
+		ctx context.Context, host string,
 	) ([]string, error) {
-		if strings.HasPrefix(host, "slow") {
+		switch {
+		case strings.HasPrefix(host, "slow"):
 			waiting <- struct{}{}
 			<-release
+		case strings.HasPrefix(host, "silent"):
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
 		return []string{gateway}, nil
 	}}
@@ -246,8 +250,15 @@ func TestNamesOfOwnersDoNotTakeAllWorkers(t *testing.T) {
 		group.Go(func() { r.leadsTo(t.Context(), fmt.Sprintf("team-%d", i), "slow.example", gateway) })
 		<-waiting
 	}
-	if got := r.leadsTo(t.Context(), "another", "api.example.com", gateway); got != unknown {
-		t.Errorf("one more owner: got %d", got)
+	if got := r.leadsTo(t.Context(), "another", "api.example.com", gateway); got != yes {
+		t.Errorf("one more owner whose servers answer: got %d", got)
+	}
+	began := time.Now()
+	if got := r.leadsTo(t.Context(), "one more", "silent.example", gateway); got != unknown {
+		t.Errorf("one more owner whose servers do not answer: got %d", got)
+	}
+	if took := time.Since(began); took > lookupTimeout/2 {
+		t.Errorf("it took a worker for %s", took)
 	}
 	if got := r.resolves(t.Context(), controllertest.Hostname, gateway); got != yes {
 		t.Errorf("a tunnel hostname: got %d", got)
