@@ -279,3 +279,32 @@ func TestGlossaryIsShort(t *testing.T) {
 		t.Errorf("not in alphabetical order: %q", words)
 	}
 }
+
+// TestObservedChangesAreWaitedFor: `fairlead test through` observes until its command ends. Helm without --wait, and
+// kubectl rollout restart, end before any Pod is replaced.
+func TestObservedChangesAreWaitedFor(t *testing.T) {
+	looked := 0
+	for path, text := range documents(t) {
+		for line := range strings.Lines(text) {
+			_, observed, ok := strings.Cut(line, "test through ")
+			if !ok {
+				continue
+			}
+			if strings.Contains(observed, "-- helm upgrade") {
+				looked++
+				if !strings.Contains(observed, "--wait") || !strings.Contains(observed, "--timeout=") {
+					t.Errorf("%s: Helm does not wait for its timeout or at all: %s", path, line)
+				}
+			}
+			if _, after, ok := strings.Cut(observed, "rollout restart"); ok {
+				looked++
+				if !strings.Contains(after, "rollout status") {
+					t.Errorf("%s: no rollout status follows: %s", path, line)
+				}
+			}
+		}
+	}
+	if looked < 4 {
+		t.Errorf("only %d commands were found", looked)
+	}
+}
