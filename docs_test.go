@@ -308,3 +308,14 @@ func TestObservedChangesAreWaitedFor(t *testing.T) {
 		t.Errorf("only %d commands were found", looked)
 	}
 }
+
+// TestNoDocumentAppliesSingleManifests: the manifests have images without a registry, and no settings of the user. A
+// gateway that gets them does not start again.
+func TestNoDocumentAppliesSingleManifests(t *testing.T) {
+	single := regexp.MustCompile(`(?i)apply\s.*deploy/kubernetes/(controller|xds-server|gateway)\.yaml`)
+	for path, text := range documents(t) {
+		for _, found := range single.FindAllString(text, -1) {
+			t.Errorf("%s: %s: apply the installation again", path, found)
+		}
+	}
+}
