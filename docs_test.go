@@ -319,3 +319,23 @@ func TestNoDocumentAppliesSingleManifests(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovalsBeginWithControlPlanes: Pods of hosted control planes do not start without a Secret that goes with the
+// Tunnel of their apiservers.
+func TestRemovalsBeginWithControlPlanes(t *testing.T) {
+	const removal, first = "delete tunnels --all", "apiserver-egress.md#remove-it"
+	looked := 0
+	for path, text := range documents(t) {
+		for _, at := range docFence.FindAllStringIndex(text, -1) {
+			if !strings.Contains(text[at[0]:at[1]], removal) {
+				continue
+			}
+			if looked++; !strings.Contains(text[:at[0]], first) {
+				t.Errorf("%s: no link to %s precedes %s", path, first, removal)
+			}
+		}
+	}
+	if looked < 3 {
+		t.Errorf("only %d removals were found", looked)
+	}
+}
