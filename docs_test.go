@@ -339,3 +339,22 @@ func TestRemovalsBeginWithControlPlanes(t *testing.T) {
 		t.Errorf("only %d removals were found", looked)
 	}
 }
+
+// TestTheTokenOfADaemonSetIsBounded: its Secret is a copy of one token, so machines that are added later need another.
+func TestTheTokenOfADaemonSetIsBounded(t *testing.T) {
+	for _, path := range []string{"docs/edge.md", "docs/reference/fairlead.md", "deploy/edge/daemonset.yaml"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "#", "")), " ")
+		if !strings.Contains(found, "--token-uses") || !strings.Contains(found, "when machines are added or replaced") {
+			t.Errorf("%s does not tell how many machines enrol with the token of a DaemonSet, and what to do then", path)
+		}
+	}
+	if text := documents(t)["docs/mixed-clusters.md"]; !regexp.MustCompile(
+		`(?m)^\| a machine is added \|.*DaemonSet.*again`,
+	).MatchString(text) {
+		t.Error("docs/mixed-clusters.md needs nothing for a machine that is added to a DaemonSet")
+	}
+}
