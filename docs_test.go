@@ -279,3 +279,82 @@ func TestGlossaryIsShort(t *testing.T) {
 		t.Errorf("not in alphabetical order: %q", words)
 	}
 }
+
+// TestObservedChangesAreWaitedFor: `fairlead test through` observes until its command ends. Helm without --wait, and
+// kubectl rollout restart, end before any Pod is replaced.
+func TestObservedChangesAreWaitedFor(t *testing.T) {
+	looked := 0
+	for path, text := range documents(t) {
+		for line := range strings.Lines(text) {
+			_, observed, ok := strings.Cut(line, "test through ")
+			if !ok {
+				continue
+			}
+			if strings.Contains(observed, "-- helm upgrade") {
+				looked++
+				if !strings.Contains(observed, "--wait") || !strings.Contains(observed, "--timeout=") {
+					t.Errorf("%s: Helm does not wait for its timeout or at all: %s", path, line)
+				}
+			}
+			if _, after, ok := strings.Cut(observed, "rollout restart"); ok {
+				looked++
+				if !strings.Contains(after, "rollout status") {
+					t.Errorf("%s: no rollout status follows: %s", path, line)
+				}
+			}
+		}
+	}
+	if looked < 4 {
+		t.Errorf("only %d commands were found", looked)
+	}
+}
+
+// TestNoDocumentAppliesSingleManifests: the manifests have images without a registry, and no settings of the user. A
+// gateway that gets them does not start again.
+func TestNoDocumentAppliesSingleManifests(t *testing.T) {
+	single := regexp.MustCompile(`(?i)apply\s.*deploy/kubernetes/(controller|xds-server|gateway)\.yaml`)
+	for path, text := range documents(t) {
+		for _, found := range single.FindAllString(text, -1) {
+			t.Errorf("%s: %s: apply the installation again", path, found)
+		}
+	}
+}
+
+// TestRemovalsBeginWithControlPlanes: Pods of hosted control planes do not start without a Secret that goes with the
+// Tunnel of their apiservers.
+func TestRemovalsBeginWithControlPlanes(t *testing.T) {
+	const removal, first = "delete tunnels --all", "apiserver-egress.md#remove-it"
+	looked := 0
+	for path, text := range documents(t) {
+		for _, at := range docFence.FindAllStringIndex(text, -1) {
+			if !strings.Contains(text[at[0]:at[1]], removal) {
+				continue
+			}
+			if looked++; !strings.Contains(text[:at[0]], first) {
+				t.Errorf("%s: no link to %s precedes %s", path, first, removal)
+			}
+		}
+	}
+	if looked < 3 {
+		t.Errorf("only %d removals were found", looked)
+	}
+}
+
+// TestTheTokenOfADaemonSetIsBounded: its Secret is a copy of one token, so machines that are added later need another.
+func TestTheTokenOfADaemonSetIsBounded(t *testing.T) {
+	for _, path := range []string{"docs/edge.md", "docs/reference/fairlead.md", "deploy/edge/daemonset.yaml"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "#", "")), " ")
+		if !strings.Contains(found, "--token-uses") || !strings.Contains(found, "when machines are added or replaced") {
+			t.Errorf("%s does not tell how many machines enrol with the token of a DaemonSet, and what to do then", path)
+		}
+	}
+	if text := documents(t)["docs/mixed-clusters.md"]; !regexp.MustCompile(
+		`(?m)^\| a machine is added \|.*DaemonSet.*again`,
+	).MatchString(text) {
+		t.Error("docs/mixed-clusters.md needs nothing for a machine that is added to a DaemonSet")
+	}
+}

@@ -96,7 +96,7 @@ func TestEachPageAboutAPlatformHasItsValues(t *testing.T) {
 }
 
 // TestUpgradesTakeTheDefaultsOfTheNewChart: --reuse-values keeps all values of the old one, also the ones that were not
-// set. A tag that was set stays in any case.
+// set. A tag that was set stays in any case. Without --wait Helm returns before the Pods are replaced.
 func TestUpgradesTakeTheDefaultsOfTheNewChart(t *testing.T) {
 	pages, err := filepath.Glob(root + "/docs/*.md")
 	if err != nil {
@@ -113,7 +113,9 @@ func TestUpgradesTakeTheDefaultsOfTheNewChart(t *testing.T) {
 		if filepath.Base(page) != "operations.md" {
 			continue
 		}
-		for _, want := range []string{"--version 0.2.0", "--reset-then-reuse-values", "--set image.tag=v0.2.0"} {
+		for _, want := range []string{
+			"--version 0.2.0", "--reset-then-reuse-values", "--set image.tag=v0.2.0", "--wait", "--timeout=",
+		} {
 			if !regexp.MustCompile(`(?m) -- helm upgrade .*` + want).Match(data) {
 				t.Errorf("the upgrade in %s has no %s", page, want)
 			}

@@ -688,8 +688,13 @@ func TestAnUpgradeLeavesNoClientWithoutATunnel(t *testing.T) {
 				t.Context(), t, "template", "fairlead", folder, "--is-upgrade", "--api-versions="+served[0],
 				"--values="+minimum.write(t), "--values="+tc.set.write(t),
 			)
-			if (err != nil) != tc.rejected || tc.rejected && !strings.Contains(stderr, "set gateway.perTunnel=100") {
+			if (err != nil) != tc.rejected {
 				t.Errorf("%v: %s", err, stderr)
+			}
+			for _, step := range []string{"set gateway.perTunnel=100", "rollout status statefulset/gateway has ended and"} {
+				if tc.rejected && !strings.Contains(stderr, step) {
+					t.Errorf("no %q: %s", step, stderr)
+				}
 			}
 			if _, stderr, err := template(t, minimum, tc.set); err != nil {
 				t.Errorf("a new installation is rejected: %v: %s", err, stderr)

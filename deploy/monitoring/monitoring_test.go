@@ -92,6 +92,21 @@ func TestEachAlertHasItsRunbook(t *testing.T) {
 	}
 }
 
+// TestTheRunbookOfNetworksHasWhatALimitBounds: a limit bounds streams, and an apiserver has a few connections for all
+// of its streams. The access log is off by default.
+func TestTheRunbookOfNetworksHasWhatALimitBounds(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "../../docs/runbooks.md"), "\n### FairleadNetworkFails\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, want := range []string{
+		"`spec.limits.connections`", `envoy_http_downstream_rq_active{envoy_http_conn_manager_prefix="egress"}`,
+		"`--access-log=failed`",
+	} {
+		if !strings.Contains(section, want) {
+			t.Errorf("the runbook has no %s:\n%s", want, section)
+		}
+	}
+}
+
 // TestEveryFigureIsInTheList checks rules and dashboard: the metrics that they use must be documented, and the
 // recorded ones must be recorded.
 func TestEveryFigureIsInTheList(t *testing.T) {

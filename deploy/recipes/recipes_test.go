@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,8 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	bootstrapv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/deploy/edge"
 	"github.com/fairlead/fairlead/internal/golden"
 	"github.com/fairlead/fairlead/pkg/capi/inject"
@@ -311,6 +314,54 @@ func TestTheStateOfAHostedEdgeOutlivesItsPod(t *testing.T) {
 	// Otherwise each mount changes the modes of all files.
 	if p := ptr.Deref(pod.SecurityContext.FSGroupChangePolicy, ""); p != corev1.FSGroupChangeOnRootMismatch {
 		t.Errorf("a mount lets the group read the keys: fsGroupChangePolicy %q", p)
+	}
+}
+
+// TestTheTemplateOfWorkersHasNoToken: it makes machines for months, and a token is valid for a day. The unit of the
+// edge reads the files that it brings.
+func TestTheTemplateOfWorkersHasNoToken(t *testing.T) {
+	page, err := os.ReadFile("../../docs/hosted-control-planes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var template bootstrapv1.KubeadmConfigTemplate
+	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllSubmatch(page, -1) {
+		if bytes.Contains(block[1], []byte("kind: KubeadmConfigTemplate\n")) {
+			if err := yaml.UnmarshalStrict(block[1], &template); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	spec := template.Spec.Template.Spec
+	if template.APIVersion != bootstrapv1.GroupVersion.String() || len(spec.Files) != 2 {
+		t.Fatalf("the template is of %q, with %d files", template.APIVersion, len(spec.Files))
+	}
+	bootstrap, join := spec.Files[0], spec.Files[1]
+	want := bootstrapv1.SecretFileSource{
+		Name: "oslo" + v1alpha1.NetworkTunnelSuffix + v1alpha1.BootstrapSecretSuffix, Key: v1alpha1.BootstrapFileKey,
+	}
+	if bootstrap.ContentFrom.Secret != want || bootstrap.Content != "" || bootstrap.Permissions != "0600" {
+		t.Errorf("the credential is %+v", bootstrap)
+	}
+	if !strings.HasPrefix(join.Content, "JOIN_FLAGS=--apiserver-listen=") || strings.Contains(join.Content, "token") {
+		t.Errorf("the flags are %q", join.Content)
+	}
+	for _, line := range []string{
+		" --bootstrap=" + bootstrap.Path + " ", "\nEnvironmentFile=-" + join.Path + "\n", " $JOIN_FLAGS ",
+		"\nUser=fairlead\n",
+	} {
+		if !strings.Contains(edge.AgentUnit, line) {
+			t.Errorf("edge-agent.service has no %q", line)
+		}
+	}
+	commands := strings.Join(spec.PreKubeadmCommands, "\n")
+	for _, command := range []string{"chown fairlead " + bootstrap.Path, "systemctl enable --now edge-agent"} {
+		if !slices.Contains(spec.PreKubeadmCommands, command) {
+			t.Errorf("no command is %q", command)
+		}
+	}
+	if strings.Contains(commands, "network join") || strings.Contains(commands, "ssh ") {
+		t.Errorf("the commands are not for the machine itself:\n%s", commands)
 	}
 }
 

@@ -110,6 +110,14 @@ var foreign = []Metric{
 		Help:   "Bytes to these clients.",
 	},
 	{
+		Name:   "envoy_http_downstream_rq_active",
+		Kind:   Gauge,
+		Labels: []string{"envoy_http_conn_manager_prefix"},
+		Of:     atGateway,
+		Help: "Open connections by CONNECT: of clients (connect), of apiservers to networks (egress) and of edges for " +
+			"machines (forward). For egress, the limit of a Tunnel bounds those of one network.",
+	},
+	{
 		Name:   "envoy_http_downstream_rq_xx",
 		Kind:   Counter,
 		Labels: []string{"envoy_http_conn_manager_prefix", "envoy_response_code_class"},

@@ -196,7 +196,7 @@ func (k *Kube) publishGateways(ctx context.Context) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		err = fmt.Errorf(
-			"StatefulSet %s not found: apply deploy/kubernetes/gateway.yaml, or name the gateways by --gateway", at,
+			"StatefulSet %s not found: apply your installation again, or name the gateways by --gateway", at,
 		)
 	case err != nil:
 		return fmt.Errorf("reading StatefulSet %s: %w", at, err)

@@ -135,6 +135,9 @@ network. Treat the output as a password.
   daemonset    apply a Namespace, a Secret and a DaemonSet         any shell with kubectl and a kubeconfig
                                                                    of the workload cluster
 
+The Secret of the form daemonset has this one token: at most 32 machines (--token-uses of the controller) enrol
+with it. Run the command again when machines are added or replaced. Pods that wait read the Secret again.
+
 With --apiserver-listen, machines in the network reach the apiserver of their Cluster at that address.
 
 Needs: get on RemoteNetworks, Tunnels and Secrets of the namespace.

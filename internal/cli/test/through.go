@@ -55,8 +55,10 @@ Needs: what "fairlead check" needs, and get on Tunnels and Secrets of the namesp
 Changes: nothing but what the command changes. --bundle and --junit create files.
 Exit codes: 0 the command succeeded, with no more than --allowed failures; 1 there were more, or a Cluster
 does not answer before the command; 2 the command line is invalid. If the command fails, its exit code.`),
-		Example: "  fairlead test through -n prod c1 c2 -- helm upgrade fairlead oci://example.com/fairlead\n" +
-			"  fairlead test through -A --allowed=2 -- kubectl -n fairlead-system rollout restart statefulset/gateway",
+		Example: "  fairlead test through -n prod c1 c2 -- helm upgrade fairlead oci://example.com/fairlead " +
+			"--wait --timeout=30m\n" +
+			"  fairlead test through -A --allowed=2 -- sh -c 'kubectl -n fairlead-system rollout restart statefulset/gateway " +
+			"&& kubectl -n fairlead-system rollout status statefulset/gateway'",
 		Args: func(cmd *cobra.Command, args []string) error { return f.check(cmd.ArgsLenAtDash(), args) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at := cmd.ArgsLenAtDash()

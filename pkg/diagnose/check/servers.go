@@ -107,7 +107,7 @@ func (v *visit) webhook(ctx context.Context) (f *finding, said string) {
 			"MutatingWebhookConfiguration "+v1alpha1.WebhookConfigurationName+" not found",
 			"the webhook is not installed: after each write by the provider, the kubeconfig bypasses the tunnel until the "+
 				"controller corrects it",
-			"apply deploy/kubernetes again",
+			"apply your installation again",
 		)
 		return &w, ""
 	}

@@ -89,7 +89,8 @@
 {{- /*
 Fails if gateways would stop forwarding, or begin to, while edges do not have tunnels to all of them: the controller
 stops such a rollout, but the gateways restart. The present number is in the cluster. Without access to it, an upgrade
-that sets no number is taken for the first one with proxyProtocolFrom.
+that sets no number is taken for the first one with proxyProtocolFrom. The rollout and the restart of the gateways
+are two things, and either may end first: a gateway forwards by the number with which it has started.
 */ -}}
 {{- define "fairlead.checkPerTunnel" -}}
 {{- $next := include "fairlead.perTunnel" . | int -}}
@@ -101,7 +102,7 @@ that sets no number is taken for the first one with proxyProtocolFrom.
 {{- end -}}
 {{- $gateways := .Values.gateway.replicas | default 100 | int -}}
 {{- if and (ne (eq $now 0) (eq $next 0)) (lt (max $now $next | int) $gateways) (ne .Values.rollout "immediate") -}}
-{{- $all := "set gateway.perTunnel=100 and no other value, wait until fairlead config sync shows that it is rolled out" -}}
+{{- $all := printf "set gateway.perTunnel=100 and no other value, wait until kubectl -n %s rollout status statefulset/gateway has ended and fairlead config sync shows that it is rolled out" .Release.Namespace -}}
 {{- $steps := printf "%s, set gateway.perTunnel=0 in the same way, and change gateway.proxyProtocolFrom only then; if 0 is the present number already, set gateway.perTunnel=0" $all -}}
 {{- if ne $next 0 -}}
 {{- $steps = printf "if you remove gateway.proxyProtocolFrom, first do that with gateway.perTunnel=0, and wait until the gateways have restarted; then %s, and set gateway.perTunnel=%d in the same way" $all $next -}}
