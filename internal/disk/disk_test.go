@@ -86,7 +86,8 @@ func TestWhatCrashesHaveLeftIsRemoved(t *testing.T) {
 	if err := disk.Replace(filepath.Join(dir, "file"), nil); err != nil {
 		t.Fatal(err)
 	}
-	if left, want := names(t, dir), []string{"file", "file.new.tmp", "file.txt", "other.1.tmp"}; !slices.Equal(left, want) {
+	want := []string{"file", "file.new.tmp", "file.txt", "other.1.tmp"}
+	if left := names(t, dir); !slices.Equal(left, want) {
 		t.Errorf("there are %q, want %q", left, want)
 	}
 }
