@@ -203,6 +203,14 @@ func TestHealth(t *testing.T) {
 				condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
 			}
 		}, summary.OK, nil},
+		"a network of one's own, and an edge of an earlier mode": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+			t.Spec.Kubeconfig.Mode, t.Status.Edges = v1alpha1.KubeconfigModeAddress, t.Status.Edges[:1]
+			t.Status.Edges[0].Gateways, t.Status.Edges[0].CertificateNotAfter = nil, at(-time.Minute)
+			t.Status.Conditions = []metav1.Condition{
+				condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "True"),
+				condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
+			}
+		}, summary.OK, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, tunnel := pair("c1", tc.change)
