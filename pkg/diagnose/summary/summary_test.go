@@ -185,9 +185,16 @@ func TestHealth(t *testing.T) {
 		"a controller that no longer runs": {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 				for i := range t.Status.Edges {
-					t.Status.Edges[i].LastSeen = ptr.To(at(-3 * time.Hour))
+					t.Status.Edges[i].LastSeen = ptr.To(at(-4 * time.Hour))
 				}
 			}, summary.Unknown, []string{summary.ReasonNotLookedAt},
+		},
+		"a large fleet, of which each edge is recorded every 45 minutes": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+				for i := range t.Status.Edges {
+					t.Status.Edges[i].LastSeen = ptr.To(at(-45 * time.Minute))
+				}
+			}, summary.OK, nil,
 		},
 		"edges that were seen a while ago": {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
