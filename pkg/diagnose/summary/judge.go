@@ -110,6 +110,9 @@ func (r *Row) judgeConditions(t *v1alpha1.Tunnel, now time.Time) {
 		return
 	}
 	accepted := meta.FindStatusCondition(r.Conditions, v1alpha1.ConditionAccepted)
+	if accepted.Reason == v1alpha1.ReasonWaitingForCluster && r.has(ReasonWaitingForCluster) {
+		return // nothing is served before its Cluster is here, whatever the other conditions are
+	}
 	kinds, told := about, false
 	if accepted.Reason == v1alpha1.ReasonNotTunnelled {
 		kinds = about[:2]

@@ -234,6 +234,33 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// TestAPreparedTunnelWaits has a Tunnel with an enrolled edge and the conditions that the controller writes before its
+// Cluster is moved here.
+func TestAPreparedTunnelWaits(t *testing.T) {
+	_, tunnel := pair("c1", func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+		t.Annotations = map[string]string{v1alpha1.PreparedAnnotation: "2026-05-02T00:00:00Z"}
+		t.Status.Kubeconfig, t.Status.Edges = v1alpha1.KubeconfigStatus{}, t.Status.Edges[:1]
+		t.Status.Edges[0].Gateways, t.Status.Edges[0].APIServer = nil, nil
+		t.Status.Conditions = []metav1.Condition{
+			condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonWaitingForCluster, "Unknown"),
+			condition(v1alpha1.ConditionEnrolled, v1alpha1.ReasonEnrolled, "True"),
+			condition(v1alpha1.ConditionTunnelReady, v1alpha1.ReasonNoTunnel, "False"),
+			condition(v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonUnknown, "Unknown"),
+			condition(v1alpha1.ConditionReady, v1alpha1.ReasonNotReady, "False"),
+		}
+	})
+	got := summary.Build(summary.Input{Tunnels: []v1alpha1.Tunnel{tunnel}}, now).Rows[0]
+	if got.Health != summary.Waiting || len(got.Warnings) != 1 ||
+		got.Warnings[0].Reason != summary.ReasonWaitingForCluster {
+		t.Errorf("%s: %+v", got.Health, got.Warnings)
+	}
+	// Another Tunnel holds its name, so its edges cannot enrol.
+	set(&tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken, "False")
+	if got = summary.Build(summary.Input{Tunnels: []v1alpha1.Tunnel{tunnel}}, now).Rows[0]; got.Health != summary.Broken {
+		t.Errorf("with a taken name: %s: %+v", got.Health, got.Warnings)
+	}
+}
+
 func TestWhichClustersHaveARow(t *testing.T) {
 	c, tunnel := pair("b", nil)
 	late, none := c, c
