@@ -35,6 +35,11 @@ func printThrough(p *output.Page, r *throughReport) {
 		output.Styled(checkcommand.StyleOf(command.Status), "command"),
 		output.Plain(fmt.Sprintf(": %s after %s", command.Detail, seconds(r.Command.Seconds))),
 	)
+	for i := range r.Clusters {
+		if c := &r.Clusters[i]; c.Down {
+			p.Line(output.Styled(output.StyleBad, c.keyOf().String()), output.Plain(": does not answer: the last request failed"))
+		}
+	}
 	word := output.Styled(output.StyleGood, "OK")
 	if r.Status == check.Broken {
 		word = output.Styled(output.StyleBad, "BROKEN")

@@ -54,7 +54,8 @@ standard output goes to the error stream.
 Needs: what "fairlead check" needs, and get on Tunnels and Secrets of the namespace.
 Changes: nothing but what the command changes. --bundle and --junit create files.
 Exit codes: 0 the command succeeded, with no more than --allowed failures; 1 there were more, or a Cluster
-does not answer before the command; 2 the command line is invalid. If the command fails, its exit code.`),
+does not answer before the command, or at the end of the observation; 2 the command line is invalid. If the
+command fails, its exit code.`),
 		Example: "  fairlead test through -n prod c1 c2 -- helm upgrade fairlead oci://example.com/fairlead " +
 			"--wait --timeout=30m\n" +
 			"  fairlead test through -A --allowed=2 -- sh -c 'kubectl -n fairlead-system rollout restart statefulset/gateway " +
@@ -195,9 +196,11 @@ func (f *throughFlags) waitSettled(ctx context.Context) {
 // report prints the report, and returns the error that sets the exit code.
 func (f *throughFlags) report(cmd *cobra.Command, r *throughReport) error {
 	results := suite{Name: "fairlead test through"}
+	down := false
 	for i := range r.Clusters {
 		c := &r.Clusters[i]
 		r.Failed += c.Failed()
+		down = down || c.Down
 	}
 	for i := range r.Clusters {
 		c := &r.Clusters[i]
@@ -205,7 +208,7 @@ func (f *throughFlags) report(cmd *cobra.Command, r *throughReport) error {
 	}
 	results.add("command", []check.Result{r.Command.result()})
 	code := r.Command.ExitCode
-	if code == 0 && r.Failed > f.allowed {
+	if code == 0 && (r.Failed > f.allowed || down) {
 		code = 1
 	}
 	r.Status = check.OK
@@ -224,7 +227,8 @@ func (o *clusterTraffic) keyOf() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.Name}
 }
 
-// results returns one result for each kind of failure. Failures that are allowed are warnings.
+// results returns one result for each kind of failure. Failures that are allowed are warnings, unless the Cluster does
+// not answer at the end.
 func (o *clusterTraffic) results(tooMany bool) (all []check.Result) {
 	for _, kind := range []struct {
 		kind   traffic.Kind
@@ -242,9 +246,13 @@ func (o *clusterTraffic) results(tooMany bool) (all []check.Result) {
 		},
 	} {
 		r := check.Result{ID: check.ID(kind.kind), Title: o.keyOf().String(), Status: check.OK, Detail: kind.detail}
+		down := o.Down && kind.kind == traffic.KindRequest
+		if down {
+			r.Detail += ", also the last one"
+		}
 		if kind.failed > 0 {
 			r.Status = check.Warning
-			if tooMany {
+			if tooMany || down {
 				r.Status = check.Broken
 			}
 			for i := range o.Failures {

@@ -149,6 +149,24 @@ type counts struct {
 	edges      map[[2]string]int // by kind and state
 }
 
+// addConditions adds the conditions of a Tunnel. One that waits for its Cluster is not served, so only whether it is
+// accepted counts. One that never had an edge has lost no tunnel, and alerts about lost tunnels must be able to leave
+// it out, so its TunnelReady has the reason of its condition Enrolled.
+func (c counts) addConditions(t *v1alpha1.Tunnel, kind string, now time.Time) {
+	prepared := t.Prepared(now)
+	for _, one := range t.Status.Conditions {
+		if prepared && one.Type != v1alpha1.ConditionAccepted {
+			continue
+		}
+		reason := one.Reason
+		if kind == kindCluster && one.Type == v1alpha1.ConditionTunnelReady && one.Status == metav1.ConditionFalse &&
+			len(t.Status.Edges) == 0 {
+			reason = v1alpha1.ReasonNoEdge
+		}
+		c.conditions[condition{kind, one.Type, reason, one.Status}]++
+	}
+}
+
 func (c counts) emit(emit metrics.Emit) {
 	for _, kind := range kinds {
 		emit("fairlead_controller_tunnels", float64(c.tunnels[kind]), kind)
@@ -174,9 +192,7 @@ func (f *Collector) collectTunnels(ctx context.Context, emit metrics.Emit) {
 		t := &tunnels.Items[i]
 		kind := kindOf(t)
 		all.tunnels[kind]++
-		for _, c := range t.Status.Conditions {
-			all.conditions[condition{kind, c.Type, c.Reason, c.Status}]++
-		}
+		all.addConditions(t, kind, now)
 		connected, next := 0, time.Time{}
 		for j := range t.Status.Edges {
 			e := &t.Status.Edges[j]

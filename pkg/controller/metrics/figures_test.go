@@ -68,3 +68,44 @@ func TestTheNextLeafOfEachTunnel(t *testing.T) {
 		}
 	}
 }
+
+// TestWhichTunnelsAreDown covers a Tunnel whose edge is away, one of a new Cluster, and one that waits for its Cluster.
+// Each has the conditions that the controller writes.
+func TestWhichTunnelsAreDown(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	edge := v1alpha1.EdgeStatus{NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(now.Add(time.Hour))}
+	conditions := func(tunnel *v1alpha1.Tunnel, accepted, enrolled string) {
+		for _, c := range []metav1.Condition{
+			{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: accepted},
+			{Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionFalse, Reason: enrolled},
+			{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoTunnel},
+		} {
+			tunnel.Status.Conditions = append(tunnel.Status.Conditions, c)
+		}
+	}
+	_, away := controllertest.Served("away", 1000)
+	away.Status.Edges = []v1alpha1.EdgeStatus{edge}
+	conditions(away, v1alpha1.ReasonAccepted, v1alpha1.ReasonEnrolled)
+	_, fresh := controllertest.Served("fresh", 1000)
+	conditions(fresh, v1alpha1.ReasonAccepted, v1alpha1.ReasonNoEdge)
+	_, waits := controllertest.Served("waits", 1000)
+	waits.OwnerReferences, waits.Status.ID = nil, waits.Spec.ID
+	waits.Annotations = map[string]string{v1alpha1.PreparedAnnotation: now.Add(time.Hour).UTC().Format(time.RFC3339)}
+	waits.Status.Edges = []v1alpha1.EdgeStatus{edge}
+	conditions(waits, v1alpha1.ReasonWaitingForCluster, v1alpha1.ReasonEnrolled)
+
+	got := map[string]float64{}
+	f := &Collector{cached: controllertest.FakeAPI(t, away, fresh, waits), now: func() time.Time { return now }}
+	f.collectTunnels(t.Context(), func(name string, value float64, labels ...string) {
+		if name == "fairlead_controller_tunnel_conditions" {
+			got[labels[1]+" "+labels[3]] = value
+		}
+	})
+	want := map[string]float64{
+		"Accepted Accepted": 2, "Accepted WaitingForCluster": 1, "Enrolled Enrolled": 1, "Enrolled NoEdge": 1,
+		"TunnelReady NoTunnel": 1, "TunnelReady NoEdge": 1,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

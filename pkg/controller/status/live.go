@@ -156,10 +156,11 @@ func (r *Reconciler) Initial(_ context.Context, o objects.Group, _ *v1alpha1.Tun
 	return append(conditions, ready(o.Tunnel, status.Conditions))
 }
 
-// live returns what is reported about a Tunnel.
+// live returns what is reported about a Tunnel, whatever its mode: a Tunnel with a mode without a tunnel keeps its id,
+// and the reports say when the tunnels that it had are closed.
 func (r *Reconciler) live(tunnel *v1alpha1.Tunnel) reportview.Live {
 	// Reports carry ids, so they belong to this Tunnel only if it holds the id: another Tunnel may.
-	if r.view == nil || tunnel.HeldID() == "" || !tunnel.Spec.Kubeconfig.Mode.Tunnelled() {
+	if r.view == nil || tunnel.HeldID() == "" {
 		return reportview.Live{}
 	}
 	return r.view.Tunnel(tunnel.HeldID())

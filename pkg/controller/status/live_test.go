@@ -158,6 +158,42 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	}
 }
 
+// TestAModeWithoutATunnelEndsConnections changes the mode of a Tunnel whose edge has tunnels. The gateways close them,
+// and report none.
+func TestAModeWithoutATunnelEndsConnections(t *testing.T) {
+	cluster, tunnel := controllertest.Served("c1", 1000)
+	cluster.UID = "" // no condition of the Cluster is written
+	tunnel.OwnerReferences[0].UID = ""
+	tunnel.Status.ID = tunnel.Spec.ID
+	api := controllertest.FakeAPI(t, cluster, tunnel)
+	w := &liveWorld{t: t, m: api, view: &fixedView{}, clock: time.Now().Truncate(time.Second), cluster: cluster}
+	w.r = newLive(api, api, w.view, records.NewEndedTunnels(api, api, "fairlead-system", time.Now))
+	w.r.Now = func() time.Time { return w.clock }
+	w.view.live = reportview.Live{
+		Known: true, Gateways: []string{"gateway-0"},
+		Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
+	}
+	tunnel = w.reconcileAfter(0)
+	if tunnel.Status.ConnectedEdges != 1 || len(tunnel.Status.Edges[0].Gateways) != 1 {
+		t.Fatalf("before the change: %+v", tunnel.Status)
+	}
+	tunnel.Spec.Kubeconfig = controllertest.SpecOf(v1alpha1.KubeconfigModeAddress, "")
+	if err := api.Update(t.Context(), tunnel); err != nil {
+		t.Fatal(err)
+	}
+	w.view.live.Edges = nil
+	tunnel = w.reconcileAfter(decisionTime + time.Second)
+	if s := tunnel.Status; s.ConnectedEdges != 0 || s.Tunnels != 0 || len(s.Edges[0].Gateways) != 0 ||
+		s.Edges[0].LastSeen == nil {
+		t.Errorf("the edge still has tunnels: %+v", s)
+	}
+	for _, kind := range condition.Live {
+		if c := apimeta.FindStatusCondition(tunnel.Status.Conditions, kind); c != nil {
+			t.Errorf("condition %+v", c)
+		}
+	}
+}
+
 func TestUnchangedStatusIsNotWritten(t *testing.T) {
 	w := newLiveWorld(t)
 	w.view.live = reportview.Live{

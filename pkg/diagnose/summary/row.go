@@ -94,7 +94,7 @@ func (r *Links) addEdges(t *v1alpha1.Tunnel, from *Live, now time.Time) {
 }
 
 // addExpiries adds the ends of certificates: of the apiserver, the earliest that any edge observes, and of the edges
-// that are let in.
+// that are let in, which are none with a mode without a tunnel.
 func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 	var server time.Time
 	for i := range r.Edges {
@@ -102,7 +102,7 @@ func (r *Row) addExpiries(t *v1alpha1.Tunnel, kubeconfig time.Time) {
 		if e.APIServer != nil {
 			server = observed.Sooner(server, e.APIServer.CertificateEnd)
 		}
-		if !e.Revoked() {
+		if !e.Revoked() && t.Spec.Kubeconfig.Mode.Tunnelled() {
 			r.Expiries = append(r.Expiries, Expiry{"edge " + e.Node, e.NotAfter})
 		}
 	}

@@ -185,9 +185,16 @@ func TestHealth(t *testing.T) {
 		"a controller that no longer runs": {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 				for i := range t.Status.Edges {
-					t.Status.Edges[i].LastSeen = ptr.To(at(-3 * time.Hour))
+					t.Status.Edges[i].LastSeen = ptr.To(at(-4 * time.Hour))
 				}
 			}, summary.Unknown, []string{summary.ReasonNotLookedAt},
+		},
+		"a large fleet, of which each edge is recorded every 45 minutes": {
+			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+				for i := range t.Status.Edges {
+					t.Status.Edges[i].LastSeen = ptr.To(at(-45 * time.Minute))
+				}
+			}, summary.OK, nil,
 		},
 		"edges that were seen a while ago": {
 			func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
@@ -198,6 +205,14 @@ func TestHealth(t *testing.T) {
 		},
 		"a network of one's own": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
 			t.Spec.Kubeconfig.Mode, t.Status.Edges = v1alpha1.KubeconfigModeAddress, nil
+			t.Status.Conditions = []metav1.Condition{
+				condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "True"),
+				condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
+			}
+		}, summary.OK, nil},
+		"a network of one's own, and an edge of an earlier mode": {func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+			t.Spec.Kubeconfig.Mode, t.Status.Edges = v1alpha1.KubeconfigModeAddress, t.Status.Edges[:1]
+			t.Status.Edges[0].Gateways, t.Status.Edges[0].CertificateNotAfter = nil, at(-time.Minute)
 			t.Status.Conditions = []metav1.Condition{
 				condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonNotTunnelled, "True"),
 				condition(v1alpha1.ConditionKubeconfigReady, v1alpha1.ReasonRewritten, "True"),
@@ -216,6 +231,33 @@ func TestHealth(t *testing.T) {
 				t.Errorf("%s, want %s: %s\n%+v", got.Health, tc.want, diff, got.Warnings)
 			}
 		})
+	}
+}
+
+// TestAPreparedTunnelWaits has a Tunnel with an enrolled edge and the conditions that the controller writes before its
+// Cluster is moved here.
+func TestAPreparedTunnelWaits(t *testing.T) {
+	_, tunnel := pair("c1", func(_ *clusterv1.Cluster, t *v1alpha1.Tunnel) {
+		t.Annotations = map[string]string{v1alpha1.PreparedAnnotation: "2026-05-02T00:00:00Z"}
+		t.Status.Kubeconfig, t.Status.Edges = v1alpha1.KubeconfigStatus{}, t.Status.Edges[:1]
+		t.Status.Edges[0].Gateways, t.Status.Edges[0].APIServer = nil, nil
+		t.Status.Conditions = []metav1.Condition{
+			condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonWaitingForCluster, "Unknown"),
+			condition(v1alpha1.ConditionEnrolled, v1alpha1.ReasonEnrolled, "True"),
+			condition(v1alpha1.ConditionTunnelReady, v1alpha1.ReasonNoTunnel, "False"),
+			condition(v1alpha1.ConditionAPIServerReachable, v1alpha1.ReasonUnknown, "Unknown"),
+			condition(v1alpha1.ConditionReady, v1alpha1.ReasonNotReady, "False"),
+		}
+	})
+	got := summary.Build(summary.Input{Tunnels: []v1alpha1.Tunnel{tunnel}}, now).Rows[0]
+	if got.Health != summary.Waiting || len(got.Warnings) != 1 ||
+		got.Warnings[0].Reason != summary.ReasonWaitingForCluster {
+		t.Errorf("%s: %+v", got.Health, got.Warnings)
+	}
+	// Another Tunnel holds its name, so its edges cannot enrol.
+	set(&tunnel, v1alpha1.ConditionAccepted, v1alpha1.ReasonNameTaken, "False")
+	if got = summary.Build(summary.Input{Tunnels: []v1alpha1.Tunnel{tunnel}}, now).Rows[0]; got.Health != summary.Broken {
+		t.Errorf("with a taken name: %s: %+v", got.Health, got.Warnings)
 	}
 }
 

@@ -45,6 +45,7 @@ type Record struct {
 	BrokenConnections int       `json:"brokenConnections"`
 	OutageSeconds     float64   `json:"longestOutageSeconds"`
 	SlowestSeconds    float64   `json:"slowestRequestSeconds"` // of those that succeeded
+	Down              bool      `json:"down,omitempty"`        // the last request failed
 	Checks            int       `json:"checks"`                // that looked for the broken hop
 	Failures          []Failure `json:"failures,omitempty"`    // the first ones
 }
@@ -173,6 +174,7 @@ func (r *recorder) unexplained() bool {
 func (r *recorder) finish(at time.Time) Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	_, r.record.Down = r.open[KindRequest]
 	for kind := range r.open {
 		r.end(kind, at)
 	}

@@ -189,6 +189,55 @@ func TestObserverCountsWhatBreaks(t *testing.T) {
 	}
 }
 
+// TestObserverReportsWhatIsDown ends a server shortly before the end of the observation, or lets it be away for a while.
+func TestObserverReportsWhatIsDown(t *testing.T) {
+	for _, returns := range []bool{false, true} {
+		s := newServer(t)
+		var down atomic.Bool
+		dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+			if down.Load() {
+				return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+			}
+			return Machine("")(ctx, network, address)
+		}
+		o := &Observer{Target: s.target(t, dial), Interval: 20 * time.Millisecond}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		if err := o.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan Record, 1)
+		go func() { ended <- o.Run(ctx) }()
+		wait := func(what string, met func(Record) bool) {
+			t.Helper()
+			eventually.True(t, 20*time.Second, what, func() error {
+				o.found.mu.Lock()
+				defer o.found.mu.Unlock()
+				if r := o.found.record; !met(r) {
+					return fmt.Errorf("%+v", r)
+				}
+				return nil
+			})
+		}
+		down.Store(true)
+		wait("a failed request", func(r Record) bool { return r.FailedRequests > 0 })
+		if returns {
+			down.Store(false)
+			var before int
+			wait("two requests", func(r Record) bool {
+				if before == 0 {
+					before = r.Requests
+				}
+				return r.Requests > before+2
+			})
+		}
+		stop()
+		if r := <-ended; r.Down == returns {
+			t.Errorf("returns: %v: %+v", returns, r)
+		}
+	}
+}
+
 func TestObserverDoesNotStartOnABrokenWay(t *testing.T) {
 	s := newServer(t)
 	o := &Observer{Target: s.target(t, Machine("")), Interval: time.Second}
