@@ -127,7 +127,7 @@ func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*auth
 
 // stream decides about a connection that is no reverse tunnel.
 func (s tunnels) stream(node model.Subject, remote, local netip.AddrPort) codes.Code {
-	most, edge := StreamLimits(node.Role), model.EdgeRef{Node: node.Node, ID: node.ID}
+	most, edge := s.Control.StreamLimits(node.Role), model.EdgeRef{Node: node.Node, ID: node.ID}
 	reason := s.Control.stream(time.Now(), edge)
 	if reason != Admitted {
 		s.Decided(reason, remote.Addr(), edge)

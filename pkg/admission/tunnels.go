@@ -19,28 +19,39 @@ const (
 	// maxQuotas bounds the edges, and the tunnel ids, with a bucket. Only a certificate of this installation creates
 	// one.
 	maxQuotas = 1 << 16
-	// maxTunnelsOfID bounds the reverse tunnels of any tunnel id. With its other connections it has at most half of the
-	// 25,000 that the public port of a gateway accepts. The last 1,000 are for edges with few, because 31 edges of one
-	// tunnel id may keep 8,000 in lanes to four workers.
-	maxTunnelsOfID, forFew = 9000, 1000
+	// usualOfID bounds the reverse tunnels of a tunnel id with at most DefaultMaxEdges edges, without the forFew more that
+	// only edges with few may have: 31 edges of one tunnel id may keep 8,000 in lanes to four workers. With its other
+	// connections such a tunnel id has at most half of 25,000.
+	usualOfID, forFew = 8000, 1000
+	// mostOfID is that bound for many edges. Lanes leave a gateway at most as many: model.Installation.LanesFor.
+	mostOfID = 20_000
+	// usualForwards and mostForwards bound the connections of edges of a tunnel id that forward. With those of apiservers
+	// they are at most half of the 25,000 that the public port of a gateway accepts.
+	usualForwards, mostForwards = 1024, 10_000
 )
 
 // Limits are the maximum numbers of reverse tunnels or other connections: of a node, and of all nodes of its tunnel id.
 type Limits struct{ Node, ID int }
 
 // StreamLimits returns the limits of connections that are no reverse tunnels. An edge that forwards has one for 512
-// streams, and accepts at most 50,000 connections. The Envoy beside an apiserver has a few; an apiserver without one
-// has a connection for each stream.
-func StreamLimits(role model.Role) Limits {
+// streams, and accepts at most 50,000 connections. Many edges have one each, and another one while it is replaced. The
+// Envoy beside an apiserver has a few; an apiserver without one has a connection for each stream.
+func (c *Control) StreamLimits(role model.Role) Limits {
 	if role == model.RoleEgress {
 		return Limits{Node: 1024, ID: 2048}
 	}
-	return Limits{Node: 128, ID: 1024}
+	return Limits{Node: 128, ID: min(max(usualForwards, 2*c.maxEdges), mostForwards)}
 }
 
 // TunnelLimits returns the limits of reverse tunnels, for edges that are configured to keep this many.
 func (c *Control) TunnelLimits(tunnels int) Limits {
-	return Limits{Node: maxTunnels(tunnels), ID: maxOfID(tunnels, c.maxEdges)}
+	return Limits{Node: maxTunnels(tunnels), ID: min(maxOfID(tunnels, c.maxEdges), c.bound()+forFew)}
+}
+
+// bound returns how many reverse tunnels all edges of a tunnel id may have, whatever each is configured to keep, without
+// those for edges with few.
+func (c *Control) bound() int {
+	return min(max(usualOfID, usualOfID/DefaultMaxEdges*c.maxEdges), mostOfID)
 }
 
 // maxTunnels returns the maximum number of reverse tunnels of an edge that is configured to keep this many: twice as
@@ -51,7 +62,7 @@ func maxTunnels(tunnels int) int { return 4 * max(1, tunnels) }
 // maxOfID returns the maximum for all edges of a tunnel id. It is below the sum of their maxima, because not all of
 // them restart at once.
 func maxOfID(tunnels, edges int) int {
-	return min(max(maxTunnels(tunnels), 2*max(1, tunnels)*edges), maxTunnelsOfID)
+	return max(maxTunnels(tunnels), 2*max(1, tunnels)*edges)
 }
 
 // Attempt is a reverse tunnel that an edge requests, after TLS.
@@ -113,8 +124,8 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	edge, all := bucketOf(q.edges, a.Edge), bucketOf(q.ids, id)
 	limits := c.TunnelLimits(a.Tunnels)
 	most, mostOfID := limits.Node, limits.ID
-	if a.LiveOfEdge+ofEdge >= forFew/c.maxEdges {
-		mostOfID = min(mostOfID, maxTunnelsOfID-forFew)
+	if a.LiveOfEdge+ofEdge >= max(1, forFew/c.maxEdges) {
+		mostOfID = min(mostOfID, c.bound())
 	}
 	reason := Admitted
 	switch {

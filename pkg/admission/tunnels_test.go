@@ -214,16 +214,18 @@ func TestExcess(t *testing.T) {
 }
 
 // TestNoTunnelIDHasMostTunnelsOfAGateway, whatever its Cluster and the installation contain: an edge keeps 1,024
-// tunnels for 257 names, and 64 workers are the maximum.
+// tunnels for 257 names, and 64 workers are the maximum. An installation that permits more edges of one tunnel id
+// leaves at least a tenth to others.
 func TestNoTunnelIDHasMostTunnelsOfAGateway(t *testing.T) {
 	most := int(overload.PublicConnections(0)) / 2
-	streams := admission.StreamLimits(model.RoleEgress).ID + admission.StreamLimits(model.RoleEdge).ID
 	for _, tunnels := range []int{
 		1, model.TunnelsPerEdge(1, 257), model.TunnelsPerEdge(model.MaxWorkers, 257) + model.TunnelsInLanes(model.MaxLanes),
 	} {
-		for _, edges := range []int{0, 1, 1000} {
-			if of := admission.NewControl(edges).TunnelLimits(tunnels); of.ID+streams > most {
-				t.Errorf("with %d tunnels of %d edges a tunnel id may have %d of %d", tunnels, edges, of.ID+streams, most)
+		for _, edges := range []int{0, 1, 64, 65, 1000, 1 << 30} {
+			c := admission.NewControl(edges)
+			of, streams := c.TunnelLimits(tunnels).ID, c.StreamLimits(model.RoleEgress).ID+c.StreamLimits(model.RoleEdge).ID
+			if streams > most || edges <= 64 && of+streams > most || of > 2*most*9/10 {
+				t.Errorf("with %d tunnels of %d edges a tunnel id may have %d and %d others", tunnels, edges, of, streams)
 			}
 		}
 	}
@@ -262,6 +264,33 @@ func TestAnEdgeHasTunnelsBesideTheLanesOfOthers(t *testing.T) {
 	for i := 40; i < 64; i++ {
 		if reason := open(fmt.Sprint("edge-", i), usual); reason != admission.Admitted {
 			t.Fatalf("with %d tunnels edge %d is rejected by %q", live, i, reason)
+		}
+	}
+}
+
+// TestAnEdgeWithoutTunnelsIsAdmitted, however many edges one tunnel id may have. Many edges may keep their lanes too: a
+// thousand have ten tunnels each.
+func TestAnEdgeWithoutTunnelsIsAdmitted(t *testing.T) {
+	for edges, most := range map[int]int{64: 8000, 1000: 20_000, 1001: 20_000, 5000: 20_000} {
+		for _, c := range []struct{ ofEdge, ofID int }{{0, 8500}, {0, most + 500}, {500, most - 1}, {500, most}} {
+			want := admission.Admitted
+			if c.ofEdge > 0 && c.ofID >= most {
+				want = admission.ByTunnelID
+			}
+			if got := admission.NewControl(edges).Tunnel(start, admission.Attempt{
+				Edge: model.EdgeRef{Node: "edge-a", ID: "id"}, Tunnels: 264, LiveOfEdge: c.ofEdge, LiveOfID: c.ofID,
+			}); got != want {
+				t.Errorf("of %d edges with %d tunnels one with %d is rejected by %q, want %q", edges, c.ofID, c.ofEdge, got, want)
+			}
+		}
+	}
+}
+
+// TestManyEdgesOfOneTunnelIDForward: each has a connection to a gateway, and one more while it replaces it.
+func TestManyEdgesOfOneTunnelIDForward(t *testing.T) {
+	for edges, want := range map[int]int{0: 1024, 64: 1024, 1000: 2000, 5000: 10_000, 100_000: 10_000} {
+		if got := admission.NewControl(edges).StreamLimits(model.RoleEdge); got != (admission.Limits{Node: 128, ID: want}) {
+			t.Errorf("of %d edges: %v, want %d", edges, got, want)
 		}
 	}
 }

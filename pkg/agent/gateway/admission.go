@@ -308,7 +308,7 @@ func (a *admissions) excessConnections(all []tunnels.Placed) (keys []string) {
 	} {
 		of := slices.DeleteFunc(slices.Clone(all), func(p tunnels.Placed) bool { return p.Owner != owner })
 		keys = append(keys, a.excessOf(
-			of, func(string) admission.Limits { return admission.StreamLimits(role) },
+			of, func(string) admission.Limits { return a.control.StreamLimits(role) },
 			func(string) int { return apiserverConnections },
 		)...)
 	}

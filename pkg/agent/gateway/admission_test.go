@@ -212,7 +212,7 @@ func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
 		}
 		return all
 	}
-	most := admission.StreamLimits(model.RoleEgress).Node
+	most := a.control.StreamLimits(model.RoleEgress).Node
 	all := of(most+3, record.OwnerEgress, "kas-1", "192.0.2.1")
 	all = append(all, of(most-3, record.OwnerEgress, "kas-2", "192.0.2.2")...)
 	all = append(all, of(1, record.OwnerForward, "edge-1", "192.0.2.3")...)
@@ -257,7 +257,7 @@ func TestConnectionsOfOneTunnelIDAreBounded(t *testing.T) {
 			From:   netip.MustParseAddr("192.0.2.2"), Owner: owner,
 		})
 		keys := a.excessConnections(all)
-		if want := nodes*each - admission.StreamLimits(role).ID; len(keys) != want || slices.Contains(keys, "other") {
+		if want := nodes*each - a.control.StreamLimits(role).ID; len(keys) != want || slices.Contains(keys, "other") {
 			t.Errorf("%s: beyond the limit are %d, want %d", owner, len(keys), want)
 		}
 	}
