@@ -48,8 +48,8 @@ func (c *Control) TunnelLimits(tunnels int) Limits {
 	return Limits{Node: maxTunnels(tunnels), ID: min(maxOfID(tunnels, c.maxEdges), c.bound()+forFew)}
 }
 
-// bound returns how many reverse tunnels all edges of a tunnel id may have, whatever each is configured to keep, without
-// those for edges with few.
+// bound returns how many reverse tunnels all edges of a tunnel id may have, whatever each is configured to keep. It
+// leaves out those for edges with few.
 func (c *Control) bound() int {
 	return min(max(usualOfID, usualOfID/DefaultMaxEdges*c.maxEdges), mostOfID)
 }
@@ -121,7 +121,7 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 			ofEdge++
 		}
 	}
-	edge, all := bucketOf(q.edges, a.Edge), bucketOf(q.ids, id)
+	edge, all := valueOf(q.edges, a.Edge), valueOf(q.ids, id)
 	limits := c.TunnelLimits(a.Tunnels)
 	most, mostOfID := limits.Node, limits.ID
 	if a.LiveOfEdge+ofEdge >= max(1, forFew/c.maxEdges) {
@@ -150,15 +150,6 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	q.pending[id] = append(waiting, pending{a.Edge.Node, a.Remote, a.Local, now.Add(eventTime)})
 	c.known.record(now, Source(a.Remote.Addr()), a.Edge, most)
 	return Admitted
-}
-
-func bucketOf[K comparable](l *lru[K, *bucket], key K) *bucket {
-	b := l.get(key)
-	if b == nil {
-		b = &bucket{}
-		l.put(key, b)
-	}
-	return b
 }
 
 // reject counts a connection after TLS that is no reverse tunnel and is rejected.
