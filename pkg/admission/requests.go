@@ -67,13 +67,13 @@ func (q *requestQuota) take(n float64) bool {
 }
 
 // Request counts a request of a node that was made at a time, and reports whether its rate is exceeded. Its connection
-// must then be closed.
+// must then be closed. The requests beyond its own rate do not count for its tunnel id, so that a node whose connection
+// stays open rejects no other.
 func (c *Control) Request(at time.Time, node model.EdgeRef) Reason {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of, all := c.requests.of(at, node)
-	mayOf, mayAll := of.take(1), all.take(nodesOfID)
-	return c.requested(mayOf && mayAll)
+	return c.requested(of.take(1) && all.take(nodesOfID))
 }
 
 // stream decides about a new connection that is no reverse tunnel.

@@ -92,6 +92,18 @@ func TestRequestsOfATunnelIDHaveARate(t *testing.T) {
 	}
 }
 
+// TestAFloodOfOneNodeRejectsNoOther, also where its connection stays open because the agent may not close it.
+func TestAFloodOfOneNodeRejectsNoOther(t *testing.T) {
+	c := admission.NewControl(0)
+	hostile, other := model.EdgeRef{Node: "kas-1", ID: "hostile"}, model.EdgeRef{Node: "kas-2", ID: "hostile"}
+	if n := requests(c, start, hostile, 200_000); n != 180_000 {
+		t.Errorf("of 200,000 requests %d are too many", n)
+	}
+	if c.Stream(start, other) != admission.Admitted || requests(c, start, other, 20_000) > 0 {
+		t.Error("another node of the same id is rejected")
+	}
+}
+
 // TestRequestsFollowAClockThatIsSetBack: the time of Envoy's records is the machine's.
 func TestRequestsFollowAClockThatIsSetBack(t *testing.T) {
 	c, node := admission.NewControl(0), model.EdgeRef{Node: "kas-1", ID: "id"}
