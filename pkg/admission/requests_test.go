@@ -20,7 +20,7 @@ func requests(c *admission.Control, at time.Time, node model.EdgeRef, n int) (be
 }
 
 func TestRequestsOfANodeHaveARate(t *testing.T) {
-	c, at := admission.NewControl(0), start
+	c, at := admission.NewControl(0, 0), start
 	hostile, other := model.EdgeRef{Node: "kas-1", ID: "hostile"}, model.EdgeRef{Node: "kas-2", ID: "hostile"}
 	for range 120 {
 		if n := requests(c, at, hostile, 1000); n > 0 {
@@ -58,7 +58,7 @@ func TestRequestsOfANodeHaveARate(t *testing.T) {
 // TestANodeThatReturnsMayServeItsClients: an apiserver was away for seconds, its edge has retried the requests of 2,000
 // clients at one site, and these come again.
 func TestANodeThatReturnsMayServeItsClients(t *testing.T) {
-	c, node, at := admission.NewControl(0), model.EdgeRef{Node: "kas-1", ID: "id"}, start
+	c, node, at := admission.NewControl(0, 0), model.EdgeRef{Node: "kas-1", ID: "id"}, start
 	requests(c, at, node, 40_000)
 	for c.Stream(at, node) != admission.Admitted {
 		at = at.Add(100 * time.Millisecond)
@@ -80,7 +80,7 @@ func TestANodeThatReturnsMayServeItsClients(t *testing.T) {
 }
 
 func TestRequestsOfATunnelIDHaveARate(t *testing.T) {
-	c, beyond := admission.NewControl(0), 0
+	c, beyond := admission.NewControl(0, 0), 0
 	for node := range 50 {
 		beyond += requests(c, start, model.EdgeRef{Node: fmt.Sprint("kas-", node), ID: "hostile"}, 10_000)
 	}
@@ -94,7 +94,7 @@ func TestRequestsOfATunnelIDHaveARate(t *testing.T) {
 
 // TestAFloodOfOneNodeRejectsNoOther, also where its connection stays open because the agent may not close it.
 func TestAFloodOfOneNodeRejectsNoOther(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	hostile, other := model.EdgeRef{Node: "kas-1", ID: "hostile"}, model.EdgeRef{Node: "kas-2", ID: "hostile"}
 	if n := requests(c, start, hostile, 200_000); n != 180_000 {
 		t.Errorf("of 200,000 requests %d are too many", n)
@@ -106,7 +106,7 @@ func TestAFloodOfOneNodeRejectsNoOther(t *testing.T) {
 
 // TestRequestsFollowAClockThatIsSetBack: the time of Envoy's records is the machine's.
 func TestRequestsFollowAClockThatIsSetBack(t *testing.T) {
-	c, node := admission.NewControl(0), model.EdgeRef{Node: "kas-1", ID: "id"}
+	c, node := admission.NewControl(0, 0), model.EdgeRef{Node: "kas-1", ID: "id"}
 	requests(c, start, node, 30_000)
 	earlier := start.Add(-time.Hour)
 	c.Stream(earlier, node)
