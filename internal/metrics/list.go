@@ -766,16 +766,16 @@ var gateways = []Metric{
 		Labels: []string{"reason"},
 		Of:     atGateway,
 		Help: "Connections that the agent rejected before TLS (source, network, capacity), and tunnels and others that it " +
-			"rejected after TLS (edge, edge_rate, tunnel_id, tunnel_id_rate); and requests of nodes beyond their rate " +
-			"(requests).",
+			"rejected after TLS (gateway, edge, edge_rate, tunnel_id, tunnel_id_rate); and requests of nodes beyond their " +
+			"rate (requests).",
 	},
 	{
 		Name:   "fairlead_gateway_full_ratio",
 		Kind:   Gauge,
 		Labels: []string{"limit"},
 		Of:     atGateway,
-		Help: "Used part of a limit of the gateway: memory, connections, or those of them at the public port; at 1 it " +
-			"rejects what is new, and keeps what is open.",
+		Help: "Used part of a limit of the gateway: memory, connections, those of them at the public port, or reverse " +
+			"tunnels; at 1 it rejects what is new, and keeps what is open.",
 	},
 	{
 		Name:   "fairlead_gateway_worker_cpu_seconds_total",
@@ -795,8 +795,9 @@ var gateways = []Metric{
 		Kind:   Counter,
 		Labels: []string{"reason"},
 		Of:     atGateway,
-		Help: "Connections that the agent closed: tunnels and others beyond the limit of their node or tunnel id (excess), " +
-			"silent connections of a source that has too many (silent), and those of nodes with too many requests (requests).",
+		Help: "Connections that the agent closed: tunnels and others beyond the limit of their node, tunnel id or gateway " +
+			"(excess), silent connections of a source that has too many (silent), and those of nodes with too many requests " +
+			"(requests).",
 	},
 	{
 		Name:       "fairlead_gateway_cluster_tunnels",

@@ -9,7 +9,8 @@
 // connection. A source without a
 // certificate therefore cannot use up the capacity that edges need, whatever rate it dials at. After authentication
 // the numbers and rates of reverse tunnels of an edge, and of all edges of a tunnel id, are bounded by how many the
-// edges are configured to open.
+// edges are configured to open. Those of all edges are bounded too, because Envoy counts no connection that has become
+// a reverse tunnel: neither its listener nor its overload manager does.
 //
 // Trade-offs. A source is an address, because nothing else is known before TLS: an attacker behind the same NAT as an
 // edge shares the quota of that source. That quota grows with the number of edges behind the source, so that one edge
@@ -19,6 +20,7 @@ package admission
 import (
 	"cmp"
 	"maps"
+	"math"
 	"net/netip"
 	"sync"
 	"time"
@@ -43,6 +45,7 @@ const (
 	BySource     Reason = "source"         // connections of one source per second
 	ByNetwork    Reason = "network"        // connections of one IPv6 /48 per second
 	ByCapacity   Reason = "capacity"       // connections of all sources per second
+	ByGateway    Reason = "gateway"        // reverse tunnels of all edges
 	ByEdge       Reason = "edge"           // reverse tunnels of one edge, or other connections of one node
 	ByEdgeRate   Reason = "edge_rate"      // reverse tunnels that one edge opens per second
 	ByTunnelID   Reason = "tunnel_id"      // the same of all edges or nodes of one tunnel id
@@ -51,7 +54,9 @@ const (
 )
 
 // Reasons lists all reasons for rejections.
-var Reasons = []Reason{BySource, ByNetwork, ByCapacity, ByEdge, ByEdgeRate, ByTunnelID, ByTunnelRate, ByRequests}
+var Reasons = []Reason{
+	BySource, ByNetwork, ByCapacity, ByGateway, ByEdge, ByEdgeRate, ByTunnelID, ByTunnelRate, ByRequests,
+}
 
 const (
 	// DefaultRate is the rate until SetRate is called.
@@ -69,9 +74,10 @@ const (
 
 // Control makes the decisions. It is safe for concurrent use.
 type Control struct {
+	maxEdges, maxTunnels int // see NewControl
+
 	mu       sync.Mutex
 	rate     float64 // connections per second, of each kind
-	maxEdges int     // see NewControl
 	sources  *lru[netip.Prefix, *source]
 	networks *lru[netip.Prefix, *bucket]
 	pools    [kinds]pool
@@ -98,13 +104,15 @@ type source struct {
 	epochs [kinds]int64 // of the last connection: see pool
 }
 
-// NewControl returns a Control of a gateway at which one tunnel id may have reverse tunnels of at most maxEdges edges.
-// If maxEdges is 0 or negative, DefaultMaxEdges is used.
-func NewControl(maxEdges int) *Control {
+// NewControl returns a Control of a gateway at which one tunnel id may have reverse tunnels of at most maxEdges edges,
+// and all edges together at most maxTunnels. If maxEdges is 0 or negative, DefaultMaxEdges is used; if maxTunnels is,
+// their number is not limited.
+func NewControl(maxEdges, maxTunnels int) *Control {
 	return &Control{
-		rate: DefaultRate, maxEdges: cmp.Or(max(0, maxEdges), DefaultMaxEdges), sources: newLRU[netip.Prefix, *source](
-			maxSources), networks: newLRU[netip.Prefix, *bucket](maxNetworks),
-		known: newKnown(), tunnels: newTunnelQuotas(), requests: newRequestQuotas(),
+		maxEdges: cmp.Or(max(0, maxEdges), DefaultMaxEdges), maxTunnels: cmp.Or(max(0, maxTunnels), math.MaxInt),
+		rate: DefaultRate, sources: newLRU[netip.Prefix, *source](maxSources),
+		networks: newLRU[netip.Prefix, *bucket](maxNetworks),
+		known:    newKnown(), tunnels: newTunnelQuotas(), requests: newRequestQuotas(),
 		counts: Counts{map[Reason]uint64{}, map[Reason]uint64{}},
 	}
 }

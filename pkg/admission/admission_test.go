@@ -53,7 +53,7 @@ func know(c *admission.Control, from string, edges int) {
 
 // TestAFloodOfOneSourceDoesNotBlockOtherSources sends a hundred times the quota from one source without a certificate.
 func TestAFloodOfOneSourceDoesNotBlockOtherSources(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	know(c, "192.0.2.1", 1)
 	flood, edge, unknown := dials("198.51.100.1", 1000), dials("192.0.2.1", 5), dials("203.0.113.1", 5)
 	run(c, 30*time.Second, flood, edge, unknown)
@@ -67,7 +67,7 @@ func TestAFloodOfOneSourceDoesNotBlockOtherSources(t *testing.T) {
 
 // TestManySourcesUseUpTheirHalfOnly floods from so many sources that their quotas together exceed the capacity.
 func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	c.SetRate(1000)
 	know(c, "192.0.2.1", 300)
 	site := dials("192.0.2.1", 490)
@@ -90,7 +90,7 @@ func TestManySourcesUseUpTheirHalfOnly(t *testing.T) {
 
 // TestOneKnownSourceUsesCapacityThatOthersLeave tests a site of 9,000 edges behind one address.
 func TestOneKnownSourceUsesCapacityThatOthersLeave(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	c.SetRate(1000)
 	know(c, "192.0.2.1", 9000)
 	site := dials("192.0.2.1", 3000)
@@ -102,7 +102,7 @@ func TestOneKnownSourceUsesCapacityThatOthersLeave(t *testing.T) {
 
 // TestKnownSourcesShareTheirHalf tests a known source that dials much more than the others.
 func TestKnownSourcesShareTheirHalf(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	c.SetRate(100)
 	know(c, "192.0.2.1", 1000)
 	know(c, "192.0.2.2", 1)
@@ -116,7 +116,7 @@ func TestKnownSourcesShareTheirHalf(t *testing.T) {
 
 // TestOneEdgeEarnsNoLargeQuota tests a tenant with one valid edge that floods from its source.
 func TestOneEdgeEarnsNoLargeQuota(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	know(c, "192.0.2.1", 1)
 	tenant := dials("192.0.2.1", 3000)
 	run(c, 10*time.Second, tenant)
@@ -133,7 +133,7 @@ func TestOneEdgeEarnsNoLargeQuota(t *testing.T) {
 }
 
 func TestSources(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	var all []*dialler
 	for i := range 64 { // /64s of one /48
 		all = append(all, dials(fmt.Sprintf("2001:db8:1:%x::1", i), 50))
@@ -157,7 +157,7 @@ func TestSources(t *testing.T) {
 }
 
 func TestAKnownSourceExpiresAfterADay(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	from := netip.MustParseAddr("192.0.2.1")
 	c.Note(start, from, model.EdgeRef{Node: "edge", ID: "id"}, 2)
 	if c.Weight(start.Add(23*time.Hour), admission.Source(from)) == 0 {
@@ -169,7 +169,7 @@ func TestAKnownSourceExpiresAfterADay(t *testing.T) {
 }
 
 func TestKnownSourcesSurviveARestart(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	know(c, "192.0.2.1", 3)
 	know(c, "2001:db8::1", 1)
 	data, changed, err := c.Save()
@@ -179,7 +179,7 @@ func TestKnownSourcesSurviveARestart(t *testing.T) {
 	if _, changed, _ := c.Save(); changed {
 		t.Error("it changed by itself")
 	}
-	next := admission.NewControl(0)
+	next := admission.NewControl(0, 0)
 	if err := next.Restore(start.Add(time.Hour), data); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestKnownSourcesSurviveARestart(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	c := admission.NewControl(0)
+	c := admission.NewControl(0, 0)
 	for i := range 70_000 {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		c.Connection(start, a, admission.Terminated)

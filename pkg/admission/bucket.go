@@ -115,6 +115,16 @@ func (l *lru[K, V]) get(key K) (v V) {
 	return v
 }
 
+// valueOf returns the value of a key, which it adds if there is none.
+func valueOf[K comparable, V any](l *lru[K, *V], key K) *V {
+	v := l.get(key)
+	if v == nil {
+		v = new(V)
+		l.put(key, v)
+	}
+	return v
+}
+
 // put adds a key that must not exist.
 func (l *lru[K, V]) put(key K, value V) {
 	if len(l.keys) >= l.max {

@@ -34,9 +34,9 @@ type Server struct {
 	SourceKey, RelayedKey string
 	// StreamsKey is the key in the metadata of calls about connections that are no reverse tunnels.
 	StreamsKey string
-	// Counts returns the live reverse tunnels of an edge and of its tunnel id. Live reports whether the reverse tunnel
-	// on a connection is one of them.
-	Counts func(model.EdgeRef) (ofEdge, ofID int)
+	// Counts returns the live reverse tunnels of an edge, of its tunnel id, and of all edges. Live reports whether the
+	// reverse tunnel on a connection is one of them.
+	Counts func(model.EdgeRef) (ofEdge, ofID, ofAll int)
 	Live   func(remote, local netip.AddrPort) bool
 	// Denied reports whether an edge is revoked or its tunnel id has ended.
 	Denied func(model.EdgeRef) bool
@@ -113,10 +113,10 @@ func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*auth
 	if streams {
 		return answer(s.stream(node, remote, local)), nil
 	}
-	ofEdge, ofID := s.Counts(edge)
+	ofEdge, ofID, ofAll := s.Counts(edge)
 	reason := s.Control.Tunnel(time.Now(), Attempt{
 		Edge: edge, Remote: remote, Local: local, Tunnels: s.Tunnels(edge.ID), LiveOfEdge: ofEdge, LiveOfID: ofID,
-		Live: s.Live,
+		LiveOfAll: ofAll, Live: s.Live,
 	})
 	s.Decided(reason, remote.Addr(), edge)
 	if reason != Admitted {
@@ -127,7 +127,7 @@ func (s tunnels) Check(ctx context.Context, request *authv3.CheckRequest) (*auth
 
 // stream decides about a connection that is no reverse tunnel.
 func (s tunnels) stream(node model.Subject, remote, local netip.AddrPort) codes.Code {
-	most, edge := StreamLimits(node.Role), model.EdgeRef{Node: node.Node, ID: node.ID}
+	most, edge := s.Control.StreamLimits(node.Role), model.EdgeRef{Node: node.Node, ID: node.ID}
 	reason := s.Control.stream(time.Now(), edge)
 	if reason != Admitted {
 		s.Decided(reason, remote.Addr(), edge)

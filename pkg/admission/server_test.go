@@ -22,8 +22,8 @@ func TestADeniedEdgeIsRejected(t *testing.T) {
 	const domain = model.TunnelDomain("tunnels.example.com")
 	denied := model.EdgeRef{Node: "edge-1", ID: model.NewID()}
 	s := tunnels{Server: &Server{
-		Control: NewControl(0), Domain: domain,
-		Counts:  func(model.EdgeRef) (int, int) { return 0, 0 },
+		Control: NewControl(0, 0), Domain: domain,
+		Counts:  func(model.EdgeRef) (int, int, int) { return 0, 0, 0 },
 		Live:    func(netip.AddrPort, netip.AddrPort) bool { return false },
 		Denied:  func(edge model.EdgeRef) bool { return edge == denied },
 		Tunnels: func(string) int { return 2 },
@@ -56,7 +56,7 @@ func TestStreamsOfDeniedNodesAreRejected(t *testing.T) {
 		netip.MustParseAddrPort("192.0.2.2:443")
 	var claimed []model.Subject
 	s := tunnels{Server: &Server{
-		Domain: domain, StreamsKey: key, Control: NewControl(0), Denied: func(model.EdgeRef) bool { return false },
+		Domain: domain, StreamsKey: key, Control: NewControl(0, 0), Denied: func(model.EdgeRef) bool { return false },
 		Claim: func(node model.Subject, from, to netip.AddrPort, _, _ int) (int, int, bool) {
 			if from != remote || to != local {
 				t.Errorf("a connection from %s to %s is claimed", from, to)
@@ -116,7 +116,7 @@ func TestStreamsBeyondALimitAreRejected(t *testing.T) {
 	nodes, ids := map[model.Subject]int{}, map[string]int{}
 	rejected := map[Reason]int{}
 	s := tunnels{Server: &Server{
-		Domain: domain, StreamsKey: key, Control: NewControl(0),
+		Domain: domain, StreamsKey: key, Control: NewControl(0, 0),
 		Claim: func(node model.Subject, _, _ netip.AddrPort, mostOfNode, mostOfID int) (ofNode, ofID int, permitted bool) {
 			ofNode, ofID = nodes[node], ids[node.ID]
 			if ofNode < mostOfNode && ofID < mostOfID {

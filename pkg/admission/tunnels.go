@@ -2,6 +2,7 @@ package admission
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -19,29 +20,49 @@ const (
 	// maxQuotas bounds the edges, and the tunnel ids, with a bucket. Only a certificate of this installation creates
 	// one.
 	maxQuotas = 1 << 16
-	// maxTunnelsOfID bounds the reverse tunnels of any tunnel id. With its other connections it has at most half of the
-	// 25,000 that the public port of a gateway accepts. The last 1,000 are for edges with few, because 31 edges of one
-	// tunnel id may keep 8,000 in lanes to four workers.
-	maxTunnelsOfID, forFew = 9000, 1000
+	// usualOfID bounds the reverse tunnels of a tunnel id with at most DefaultMaxEdges edges, without the forFew more that
+	// only edges with few may have: 31 edges of one tunnel id may keep 8,000 in lanes to four workers. With its other
+	// connections such a tunnel id has at most half of 25,000.
+	usualOfID, forFew = 8000, 1000
+	// usualForwards and mostForwards bound the connections of edges of a tunnel id that forward. With those of apiservers
+	// they are at most half of the 25,000 that the public port of a gateway accepts.
+	usualForwards, mostForwards = 1024, 10_000
 )
 
-// Limits are the maximum numbers of reverse tunnels or other connections: of a node, and of all nodes of its tunnel id.
-type Limits struct{ Node, ID int }
+// Limits are the maximum numbers of reverse tunnels or other connections: of a node, of all nodes of its tunnel id, and
+// of all nodes.
+type Limits struct{ Node, ID, All int }
 
 // StreamLimits returns the limits of connections that are no reverse tunnels. An edge that forwards has one for 512
-// streams, and accepts at most 50,000 connections. The Envoy beside an apiserver has a few; an apiserver without one
-// has a connection for each stream.
-func StreamLimits(role model.Role) Limits {
+// streams, and accepts at most 50,000 connections. Many edges have one each, and another one while it is replaced. The
+// Envoy beside an apiserver has a few; an apiserver without one has a connection for each stream.
+func (c *Control) StreamLimits(role model.Role) Limits {
 	if role == model.RoleEgress {
-		return Limits{Node: 1024, ID: 2048}
+		return Limits{Node: 1024, ID: 2048, All: math.MaxInt} // Envoy's listener counts them
 	}
-	return Limits{Node: 128, ID: 1024}
+	return Limits{Node: 128, ID: min(max(usualForwards, 2*c.maxEdges), mostForwards), All: math.MaxInt}
 }
 
 // TunnelLimits returns the limits of reverse tunnels, for edges that are configured to keep this many.
 func (c *Control) TunnelLimits(tunnels int) Limits {
-	return Limits{Node: maxTunnels(tunnels), ID: maxOfID(tunnels, c.maxEdges)}
+	return Limits{
+		Node: maxTunnels(tunnels), ID: min(maxOfID(tunnels, c.maxEdges), c.bound()+forFew), All: c.maxTunnels,
+	}
 }
+
+// bound returns how many reverse tunnels all edges of a tunnel id may have, whatever each is configured to keep. It
+// leaves out those for edges with few. Many edges may have four fifths of all: of 25,000 at a gateway with one worker
+// lanes use at most 20,000 (model.Installation.LanesFor).
+func (c *Control) bound() int {
+	return max(usualOfID, min(usualOfID/DefaultMaxEdges*c.maxEdges, c.maxTunnels/5*4))
+}
+
+// few reports whether an edge with this many reverse tunnels has few, so that it may have one of the last ones of its
+// tunnel id and of the gateway. Each edge that is permitted for a tunnel id may have as many.
+func (c *Control) few(tunnels int) bool { return tunnels < max(1, forFew/c.maxEdges) }
+
+// withoutLast returns how many of all reverse tunnels edges may have that do not have few.
+func withoutLast(all int) int { return all - all/10 }
 
 // maxTunnels returns the maximum number of reverse tunnels of an edge that is configured to keep this many: twice as
 // many, because an edge may reconnect before its old sockets are detected as dead, and twice again, because a change
@@ -51,7 +72,7 @@ func maxTunnels(tunnels int) int { return 4 * max(1, tunnels) }
 // maxOfID returns the maximum for all edges of a tunnel id. It is below the sum of their maxima, because not all of
 // them restart at once.
 func maxOfID(tunnels, edges int) int {
-	return min(max(maxTunnels(tunnels), 2*max(1, tunnels)*edges), maxTunnelsOfID)
+	return max(maxTunnels(tunnels), 2*max(1, tunnels)*edges)
 }
 
 // Attempt is a reverse tunnel that an edge requests, after TLS.
@@ -60,9 +81,9 @@ type Attempt struct {
 	Remote, Local netip.AddrPort // the two ends of its connection
 	// Tunnels is how many reverse tunnels an edge of this tunnel id is configured to keep to this gateway.
 	Tunnels int
-	// LiveOfEdge and LiveOfID are the numbers of reverse tunnels in the table, of this edge and of all edges of its
-	// tunnel id.
-	LiveOfEdge, LiveOfID int
+	// LiveOfEdge, LiveOfID and LiveOfAll are the numbers of reverse tunnels in the table: of this edge, of all edges of
+	// its tunnel id, and of all edges.
+	LiveOfEdge, LiveOfID, LiveOfAll int
 	// Live reports whether the reverse tunnel on a connection is in the table.
 	Live func(remote, local netip.AddrPort) bool
 }
@@ -72,6 +93,9 @@ type tunnelQuotas struct {
 	edges   *lru[model.EdgeRef, *bucket]
 	ids     *lru[string, *bucket]
 	pending map[string][]pending // by tunnel id
+	// all are the pending ones of all tunnel ids, in the order of their admission. The first one is not in the table yet;
+	// later ones may be.
+	all []pending
 }
 
 // pending is a reverse tunnel that was admitted and is not in the table yet.
@@ -100,24 +124,28 @@ func (c *Control) Tunnel(now time.Time, a Attempt) Reason {
 
 func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	q, id := &c.tunnels, a.Edge.ID
-	waiting := slices.DeleteFunc(
-		q.pending[id], func(p pending) bool { return !now.Before(p.until) || a.Live(p.remote, p.local) },
-	)
+	over := func(p pending) bool { return !now.Before(p.until) || a.Live(p.remote, p.local) }
+	waiting := slices.DeleteFunc(q.pending[id], over)
 	q.pending[id] = waiting
+	for len(q.all) > 0 && over(q.all[0]) {
+		q.all = q.all[1:]
+	}
 	ofEdge := 0
 	for _, p := range waiting {
 		if p.node == a.Edge.Node {
 			ofEdge++
 		}
 	}
-	edge, all := bucketOf(q.edges, a.Edge), bucketOf(q.ids, id)
+	edge, all := valueOf(q.edges, a.Edge), valueOf(q.ids, id)
 	limits := c.TunnelLimits(a.Tunnels)
-	most, mostOfID := limits.Node, limits.ID
-	if a.LiveOfEdge+ofEdge >= forFew/c.maxEdges {
-		mostOfID = min(mostOfID, maxTunnelsOfID-forFew)
+	most, mostOfID, mostOfAll := limits.Node, limits.ID, limits.All
+	if !c.few(a.LiveOfEdge + ofEdge) {
+		mostOfID, mostOfAll = min(mostOfID, c.bound()), withoutLast(mostOfAll)
 	}
 	reason := Admitted
 	switch {
+	case a.LiveOfAll+len(q.all) >= mostOfAll:
+		reason = ByGateway
 	case a.LiveOfEdge+ofEdge >= most:
 		reason = ByEdge
 	case a.LiveOfID+len(waiting) >= mostOfID:
@@ -136,18 +164,10 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	}
 	edge.tokens--
 	all.tokens--
-	q.pending[id] = append(waiting, pending{a.Edge.Node, a.Remote, a.Local, now.Add(eventTime)})
+	admitted := pending{a.Edge.Node, a.Remote, a.Local, now.Add(eventTime)}
+	q.pending[id], q.all = append(waiting, admitted), append(q.all, admitted)
 	c.known.record(now, Source(a.Remote.Addr()), a.Edge, most)
 	return Admitted
-}
-
-func bucketOf[K comparable](l *lru[K, *bucket], key K) *bucket {
-	b := l.get(key)
-	if b == nil {
-		b = &bucket{}
-		l.put(key, b)
-	}
-	return b
 }
 
 // reject counts a connection after TLS that is no reverse tunnel and is rejected.
@@ -176,19 +196,23 @@ type Live struct {
 }
 
 // Excess returns the keys of the reverse tunnels or connections beyond the limits, newest first. There can be more than
-// were admitted after Envoy could not reach the Server for a while. limits returns those of a tunnel id. Excess sorts
-// all in place.
-func Excess(all []Live, limits func(id string) Limits) (keys []string) {
+// were admitted after Envoy could not reach the Server for a while. limits returns those of a tunnel id. Of the last
+// tenth of all, edges that do not have few are in excess, as in Tunnel. Excess sorts all in place.
+func (c *Control) Excess(all []Live, limits func(id string) Limits) (keys []string) {
 	slices.SortFunc(all, func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
-	edges, ids := map[model.EdgeRef]int{}, map[string]int{}
+	edges, ids, stay := map[model.EdgeRef]int{}, map[string]int{}, 0
 	for _, t := range all { // the oldest stay
 		most := limits(t.Edge.ID)
-		if edges[t.Edge] >= most.Node || ids[t.Edge.ID] >= most.ID {
+		if !c.few(edges[t.Edge]) {
+			most.All = withoutLast(most.All)
+		}
+		if edges[t.Edge] >= most.Node || ids[t.Edge.ID] >= most.ID || stay >= most.All {
 			keys = append(keys, t.Key)
 			continue
 		}
 		edges[t.Edge]++
 		ids[t.Edge.ID]++
+		stay++
 	}
 	slices.Reverse(keys)
 	return keys

@@ -24,7 +24,7 @@ type gateway struct {
 
 func newGateway(maxEdges int) *gateway {
 	return &gateway{
-		control: admission.NewControl(maxEdges), delay: 250 * time.Millisecond,
+		control: admission.NewControl(maxEdges, 0), delay: 250 * time.Millisecond,
 		live: map[netip.AddrPort]model.EdgeRef{}, due: map[netip.AddrPort]time.Time{},
 		edges: map[netip.AddrPort]model.EdgeRef{},
 	}
@@ -180,8 +180,9 @@ func openAll(t *testing.T, g *gateway, edge model.EdgeRef, now time.Time, n int)
 }
 
 func TestExcess(t *testing.T) {
+	c := admission.NewControl(4, 0)
 	limits := func(tunnels int) func(string) admission.Limits {
-		return func(string) admission.Limits { return admission.NewControl(4).TunnelLimits(tunnels) }
+		return func(string) admission.Limits { return c.TunnelLimits(tunnels) }
 	}
 	var all []admission.Live
 	add := func(node, id string, n int, since time.Duration) {
@@ -196,7 +197,7 @@ func TestExcess(t *testing.T) {
 	add("edge-a", "hostile", 20, 0)
 	add("edge-b", "hostile", 2, 0)
 	add("edge-a", "victim", 2, time.Hour)
-	keys := admission.Excess(slices.Clone(all), limits(2))
+	keys := c.Excess(slices.Clone(all), limits(2))
 	if len(keys) != 12 || keys[0] != "hostile-edge-a-19" || keys[11] != "hostile-edge-a-8" {
 		t.Errorf("in excess are %q", keys)
 	}
@@ -205,37 +206,39 @@ func TestExcess(t *testing.T) {
 	for i := range 20 {
 		add(fmt.Sprint("edge-", i), "hostile", 1, time.Duration(i)*time.Minute)
 	}
-	if keys = admission.Excess(all, limits(2)); len(keys) != 4 || keys[0] != "hostile-edge-19-0" {
+	if keys = c.Excess(all, limits(2)); len(keys) != 4 || keys[0] != "hostile-edge-19-0" {
 		t.Errorf("of many edges in excess are %q", keys)
 	}
-	if keys = admission.Excess(all, limits(8)); len(keys) != 0 {
+	if keys = c.Excess(all, limits(8)); len(keys) != 0 {
 		t.Errorf("of edges that keep more in excess are %q", keys)
 	}
 }
 
 // TestNoTunnelIDHasMostTunnelsOfAGateway, whatever its Cluster and the installation contain: an edge keeps 1,024
-// tunnels for 257 names, and 64 workers are the maximum.
+// tunnels for 257 names, and 64 workers are the maximum. An installation that permits more edges of one tunnel id
+// leaves at least a tenth to others.
 func TestNoTunnelIDHasMostTunnelsOfAGateway(t *testing.T) {
 	most := int(overload.PublicConnections(0)) / 2
-	streams := admission.StreamLimits(model.RoleEgress).ID + admission.StreamLimits(model.RoleEdge).ID
 	for _, tunnels := range []int{
 		1, model.TunnelsPerEdge(1, 257), model.TunnelsPerEdge(model.MaxWorkers, 257) + model.TunnelsInLanes(model.MaxLanes),
 	} {
-		for _, edges := range []int{0, 1, 1000} {
-			if of := admission.NewControl(edges).TunnelLimits(tunnels); of.ID+streams > most {
-				t.Errorf("with %d tunnels of %d edges a tunnel id may have %d of %d", tunnels, edges, of.ID+streams, most)
+		for _, edges := range []int{0, 1, 64, 65, 1000, 1 << 30} {
+			c := admission.NewControl(edges, 2*most)
+			of, streams := c.TunnelLimits(tunnels).ID, c.StreamLimits(model.RoleEgress).ID+c.StreamLimits(model.RoleEdge).ID
+			if streams > most || edges <= 64 && of+streams > most || of > 2*most*9/10 {
+				t.Errorf("with %d tunnels of %d edges a tunnel id may have %d and %d others", tunnels, edges, of, streams)
 			}
 		}
 	}
-	usual := admission.NewControl(0).TunnelLimits(model.TunnelsPerEdge(4, 4))
-	if want := (admission.Limits{Node: 4 * 32, ID: 2 * 32 * 64}); usual != want {
+	usual := admission.NewControl(0, 2*most).TunnelLimits(model.TunnelsPerEdge(4, 4))
+	if want := (admission.Limits{Node: 4 * 32, ID: 2 * 32 * 64, All: 2 * most}); usual != want {
 		t.Errorf("usually it may have %v, want %v", usual, want)
 	}
 }
 
 // TestAnEdgeHasTunnelsBesideTheLanesOfOthers: 64 edges of one Cluster keep more tunnels than one tunnel id may have.
 func TestAnEdgeHasTunnelsBesideTheLanesOfOthers(t *testing.T) {
-	c, id, usual := admission.NewControl(0), "id", model.TunnelsPerEdge(4, 1)
+	c, id, usual := admission.NewControl(0, 0), "id", model.TunnelsPerEdge(4, 1)
 	all := usual + 4*model.TunnelsInLanes(model.DefaultLanes)
 	edges, live, now := map[model.EdgeRef]int{}, 0, start
 	open := func(node string, n int) (reason admission.Reason) {
@@ -262,6 +265,96 @@ func TestAnEdgeHasTunnelsBesideTheLanesOfOthers(t *testing.T) {
 	for i := 40; i < 64; i++ {
 		if reason := open(fmt.Sprint("edge-", i), usual); reason != admission.Admitted {
 			t.Fatalf("with %d tunnels edge %d is rejected by %q", live, i, reason)
+		}
+	}
+}
+
+// TestAnEdgeWithoutTunnelsIsAdmitted, however many edges one tunnel id may have. Many edges may keep their lanes too: a
+// thousand have ten tunnels each.
+func TestAnEdgeWithoutTunnelsIsAdmitted(t *testing.T) {
+	for edges, most := range map[int]int{64: 8000, 1000: 20_000, 1001: 20_000, 5000: 20_000} {
+		for _, c := range []struct{ ofEdge, ofID int }{{0, 8500}, {0, most + 500}, {500, most - 1}, {500, most}} {
+			want := admission.Admitted
+			if c.ofEdge > 0 && c.ofID >= most {
+				want = admission.ByTunnelID
+			}
+			if got := admission.NewControl(edges, 25_000).Tunnel(start, admission.Attempt{
+				Edge: model.EdgeRef{Node: "edge-a", ID: "id"}, Tunnels: 264, LiveOfEdge: c.ofEdge, LiveOfID: c.ofID,
+			}); got != want {
+				t.Errorf("of %d edges with %d tunnels one with %d is rejected by %q, want %q", edges, c.ofID, c.ofEdge, got, want)
+			}
+		}
+	}
+}
+
+// TestTheTunnelsOfAllEdgesAreBounded: 40 tunnel ids open 1,000 each, as each of them may.
+func TestTheTunnelsOfAllEdgesAreBounded(t *testing.T) {
+	const most = 25_000
+	c, now, total := admission.NewControl(0, most), start, 0
+	edges, ids := map[model.EdgeRef]int{}, map[string]int{}
+	isLive := true // at once: LiveOfAll has them
+	open := func(edge model.EdgeRef) admission.Reason {
+		now = now.Add(5 * time.Millisecond)
+		reason := c.Tunnel(now, admission.Attempt{
+			Edge: edge, Tunnels: 66, LiveOfEdge: edges[edge], LiveOfID: ids[edge.ID], LiveOfAll: total,
+			Live: func(netip.AddrPort, netip.AddrPort) bool { return isLive },
+		})
+		if reason == admission.Admitted {
+			edges[edge]++
+			ids[edge.ID]++
+			total++
+		}
+		return reason
+	}
+	for i := range 40_000 {
+		open(model.EdgeRef{Node: fmt.Sprint("edge-", i/40%20), ID: fmt.Sprint("hostile-", i%40)})
+	}
+	if total != most*9/10 {
+		t.Errorf("edges with many have %d tunnels", total)
+	}
+	for i := 0; total < 24_000; i++ {
+		open(model.EdgeRef{Node: fmt.Sprint("edge-few-", i/40), ID: fmt.Sprint("hostile-", i%40)})
+	}
+	victim := func(i int) model.EdgeRef { return model.EdgeRef{Node: "edge-1", ID: fmt.Sprint("victim-", i)} }
+	for i := 0; total < most; i++ {
+		if reason := open(victim(i)); reason != admission.Admitted {
+			t.Fatalf("of %d tunnels an edge without any is rejected by %q", total, reason)
+		}
+	}
+	if reason := open(victim(0)); reason != admission.ByGateway {
+		t.Errorf("one more than %d is rejected by %q", total, reason)
+	}
+	now, isLive = now.Add(time.Minute), false // those that are not in the table yet count too
+	for i := range 9 {
+		total = most - 8
+		if reason := open(victim(i)); (reason == admission.Admitted) != (i < 8) {
+			t.Errorf("beside %d that open, one more than %d is rejected by %q", i, total+i, reason)
+		}
+	}
+}
+
+// TestExcessOfAllEdges leaves the last tenth to edges with few: one id has opened its tunnels first.
+func TestExcessOfAllEdges(t *testing.T) {
+	c := admission.NewControl(0, 1000)
+	var all []admission.Live
+	for i := range 2000 {
+		edge := model.EdgeRef{Node: fmt.Sprint("edge-", i%30), ID: "hostile"}
+		if i >= 1500 {
+			edge = model.EdgeRef{Node: "edge-1", ID: fmt.Sprint("victim-", i)}
+		}
+		all = append(all, admission.Live{Key: fmt.Sprint(i), Edge: edge, Since: start.Add(time.Duration(i) * time.Second)})
+	}
+	keys := c.Excess(all, func(string) admission.Limits { return c.TunnelLimits(66) })
+	if len(keys) != 1000 || keys[0] != "1999" || keys[399] != "1600" || keys[400] != "1499" || keys[999] != "900" {
+		t.Errorf("in excess are %d, %q", len(keys), keys)
+	}
+}
+
+// TestManyEdgesOfOneTunnelIDForward: each has a connection to a gateway, and one more while it replaces it.
+func TestManyEdgesOfOneTunnelIDForward(t *testing.T) {
+	for edges, want := range map[int]int{0: 1024, 64: 1024, 1000: 2000, 5000: 10_000, 100_000: 10_000} {
+		if got := admission.NewControl(edges, 0).StreamLimits(model.RoleEdge); got.Node != 128 || got.ID != want {
+			t.Errorf("of %d edges: %v, want %d", edges, got, want)
 		}
 	}
 }

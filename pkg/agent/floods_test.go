@@ -61,7 +61,7 @@ func TestAFloodOfRequestsEndsItsConnection(t *testing.T) {
 // TestAnEdgeHasALimitedNumberOfConnections that forward, before it makes a request on any of them.
 func TestAnEdgeHasALimitedNumberOfConnections(t *testing.T) {
 	c, _, id := newWorldOfNetworks(t)
-	most := admission.StreamLimits(model.RoleEdge).Node
+	most := admission.NewControl(0, 0).StreamLimits(model.RoleEdge).Node
 	// answers reports whether Envoy begins HTTP/2 on a new connection.
 	answers := func(node string) bool {
 		conn, err := c.dialForward(node, id)

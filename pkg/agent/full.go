@@ -65,8 +65,13 @@ func workerTimes(pid int) (map[string]float64, error) {
 	return times, nil
 }
 
+// maxTunnels returns how many reverse tunnels all edges may have to a gateway: as many for each worker as the public
+// port may have connections, because edges keep reverse tunnels to each. Envoy does not count them as connections.
+func (c Config) maxTunnels() int { return int(overload.PublicConnections(0)) * max(1, c.Concurrency) }
+
 // emitFull emits how full a gateway is.
 func (a *Agent) emitFull(emit metrics.Emit, families map[string]*dto.MetricFamily) {
+	emit("fairlead_gateway_full_ratio", float64(a.gateway.Table.Stats().Tunnels)/float64(a.config.maxTunnels()), "tunnels")
 	for limit, part := range fullness(families) {
 		emit("fairlead_gateway_full_ratio", part, limit)
 	}

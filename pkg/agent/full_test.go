@@ -65,6 +65,15 @@ func TestWorkerTimes(t *testing.T) {
 	}
 }
 
+// TestTheLimitOfTunnelsFollowsTheWorkers, because edges keep reverse tunnels to each.
+func TestTheLimitOfTunnelsFollowsTheWorkers(t *testing.T) {
+	for workers, want := range map[int]int{0: 25_000, 1: 25_000, 4: 100_000} {
+		if got := (Config{Concurrency: workers}).maxTunnels(); got != want {
+			t.Errorf("with %d workers %d tunnels, want %d", workers, got, want)
+		}
+	}
+}
+
 func TestTheHeapFollowsTheLimitOfTheControlGroup(t *testing.T) {
 	for _, test := range []struct {
 		gateway bool

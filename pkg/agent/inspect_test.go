@@ -175,7 +175,8 @@ func full(t *testing.T, address string) {
 			limits[series.GetLabel()[0].GetValue()] = series.GetGauge().GetValue()
 		}
 		memory, found := limits["memory"] // Envoy rounds it to percents, so it may be 0
-		if !found || memory >= 1 || limits["connections"] <= 0 || limits["public_connections"] <= 0 {
+		_, tunnels := limits["tunnels"]
+		if !found || memory >= 1 || limits["connections"] <= 0 || limits["public_connections"] <= 0 || !tunnels {
 			return fmt.Errorf("the limits are %v", limits)
 		}
 		workers := families["fairlead_gateway_worker_cpu_seconds_total"].GetMetric()

@@ -27,8 +27,8 @@ const (
 	DefaultLanes = 5
 	// firstLane is how many reverse tunnels the first lane has.
 	firstLane = 4
-	// tunnelsPerGateway is how many reverse tunnels a gateway may have by lanes. Its public listener accepts 25,000
-	// connections (deploy/envoy/gateway.yaml), and all of these return within 20 s of an outage at the usual rate.
+	// tunnelsPerGateway is how many reverse tunnels a gateway may have by lanes. A gateway with one worker admits 25,000
+	// (package agent), and all of these return within 20 s of an outage at the usual rate.
 	tunnelsPerGateway = 20_000
 	// MaxHandshakes bounds how many reverse tunnels a gateway accepts per second. No machine can accept more.
 	MaxHandshakes = 1_000_000

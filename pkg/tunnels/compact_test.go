@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/eventually"
+	"github.com/fairlead/fairlead/pkg/tunnels/logfile"
 )
 
 func waitForFile(t testing.TB, path string) {
@@ -168,6 +171,43 @@ func crashed(t *testing.T, dir string, moved bool) *bed {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// TestAStartThatFailsCountsEachLineOnce: the log beside the one that was moved cannot be read for a while.
+func TestAStartThatFailsCountsEachLineOnce(t *testing.T) {
+	b, counted := newBed(t, t.TempDir()), 0
+	b.config.Request = func(Placed) { counted++ }
+	request := used(ownerEgress, wire{
+		remote: netip.MustParseAddrPort(peerAt(1)), local: netip.MustParseAddrPort(nowhere),
+	}, 1, "kas-1", idA)
+	lines := 2 * logfile.MaxRead / len(request)
+	if err := os.WriteFile(b.path+".old", []byte(strings.Repeat(request, lines)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(b.path), os.Symlink(b.path, b.path)); err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		b.poll(noon)
+		if counted != lines {
+			t.Errorf("of %d requests %d are counted", lines, counted)
+		}
+	}
+	for range 3 {
+		if check(); b.Table.log.loaded {
+			t.Error("the start is complete without the log")
+		}
+	}
+	if err := os.Remove(b.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if check(); !b.Table.log.loaded {
+		t.Error("the start is not complete")
+	}
 }
 
 func TestTheLogIsKeptWhileTheStateCannotBeWritten(t *testing.T) {

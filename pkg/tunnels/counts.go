@@ -2,11 +2,12 @@ package tunnels
 
 import "github.com/fairlead/fairlead/pkg/model"
 
-// Counts returns the number of live tunnels of an edge, and of all edges with its tunnel id.
-func (t *Table) Counts(edge model.EdgeRef) (byEdge, byID int) {
+// Counts returns the number of live tunnels of an edge, of all edges with its tunnel id, and of all edges.
+func (t *Table) Counts(edge model.EdgeRef) (byEdge, byID, all int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.counts.of(edge)
+	byEdge, byID = t.counts.of(edge)
+	return byEdge, byID, len(t.live)
 }
 
 // counts holds the numbers of live tunnels, or of connections of one owner, by edge and by tunnel id.

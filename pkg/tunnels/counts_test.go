@@ -13,8 +13,8 @@ func TestCountsFollowTunnels(t *testing.T) {
 	check := func(wantEdge, wantID int) {
 		t.Helper()
 		b.poll(time.Now())
-		if byEdge, byID := b.Counts(edge); byEdge != wantEdge || byID != wantID {
-			t.Errorf("Counts: %d and %d, want %d and %d", byEdge, byID, wantEdge, wantID)
+		if byEdge, byID, all := b.Counts(edge); byEdge != wantEdge || byID != wantID || all != wantID {
+			t.Errorf("Counts: %d, %d and %d, want %d and %d", byEdge, byID, all, wantEdge, wantID)
 		}
 	}
 	check(0, 0)
@@ -42,7 +42,7 @@ func TestARepairCountsATunnelOnce(t *testing.T) {
 	for i, closing := range []string{closed(1, "edge-1"), closed(2, "edge-1")} {
 		b.write(t, closing)
 		b.poll(time.Now())
-		if byEdge, byID := b.Counts(model.EdgeRef{Node: "edge-1", ID: idA}); byEdge != 1-i || byID != 1-i {
+		if byEdge, byID, _ := b.Counts(model.EdgeRef{Node: "edge-1", ID: idA}); byEdge != 1-i || byID != 1-i {
 			t.Errorf("after %d closings: %d and %d tunnels", i+1, byEdge, byID)
 		}
 	}

@@ -175,7 +175,7 @@ func (t *Table) saveDenials() {
 	data, err := set.encode()
 	if err == nil && !bytes.Equal(data, t.saved) {
 		t.saved = nil
-		if err = disk.Replace(t.config.Denials, data); err == nil {
+		if err = disk.ReplaceBy(t.config.Denials+".tmp", t.config.Denials, data); err == nil { // logOnce compares errors
 			t.saved = data
 		}
 	}

@@ -1,11 +1,14 @@
 package tunnels
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fairlead/fairlead/internal/eventually"
@@ -105,6 +108,32 @@ func TestDenialsOutliveTheAgent(t *testing.T) {
 	}
 	stop() // at once
 	third.kept(t, `{"edges":[{"node":"kas-2","id":"aaaaaaaaaaaaaaaaaaaaaaaa"}],"ids":null}`)
+}
+
+// TestDenialsThatCannotBeKeptAreReportedOnce, while each second they are written again in vain.
+func TestDenialsThatCannotBeKeptAreReportedOnce(t *testing.T) {
+	b := newBed(t, t.TempDir())
+	if err := os.MkdirAll(filepath.Join(b.config.Denials, "a folder is in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.Deny(model.Denied{IDs: []string{idA}})
+	outside := b.notifyKeep
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*keepInterval/2)
+		defer cancel()
+		b.notifyKeep = make(chan struct{}, 1)
+		notify(b.notifyKeep)
+		b.keepDenials(ctx)
+	})
+	b.notifyKeep = outside
+	if n := b.log.Count("cannot save denials, retrying"); n != 1 {
+		t.Errorf("it was logged %d times:\n%s", n, b.log)
+	}
+	if err := os.RemoveAll(b.config.Denials); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	b.kept(t, `{"edges":null,"ids":["aaaaaaaaaaaaaaaaaaaaaaaa"]}`)
 }
 
 // TestTheNextAgentClosesConnectionsOfDeniedNodes, also without an xds-server.

@@ -74,21 +74,20 @@ func (t *Table) follow(ctx context.Context) {
 func (t *Table) poll(now time.Time) {
 	t.files.Lock()
 	defer t.files.Unlock()
-	first, gone := !t.log.loaded, false
+	gone := false
 	for rounds := t.log.Rounds(); rounds > 0; rounds-- {
 		read, err := t.read(now)
 		if err != nil {
 			t.logOnce(slog.LevelError, "cannot read log of tunnels, retrying", err)
 		}
-		if err != nil && first {
-			t.log.Close() // start again from the beginning
-			t.log.loaded = false
-			return
+		if err != nil && !t.log.loaded {
+			return // The next call continues: reading a line again would count a request or an opened tunnel twice.
 		}
 		if gone = read.Gone; !read.More {
 			break
 		}
 	}
+	t.log.loaded = true
 	if err := t.saveGap(); err != nil {
 		t.logOnce(slog.LevelError, "cannot save a gap in the record, retrying", err)
 	}
@@ -101,11 +100,10 @@ func (t *Table) poll(now time.Time) {
 // read reads and applies a part of the log.
 func (t *Table) read(now time.Time) (logfile.Progress, error) {
 	changes := newBatch(t.repairs.workers)
-	if !t.log.loaded {
+	if !t.log.loaded && !t.log.Opened() {
 		t.load(&changes)
 	}
 	read, err := t.log.Read(func(line []byte) { t.line(line, &changes) })
-	t.log.loaded = true
 	t.apply(changes, now)
 	if read.Left {
 		t.log.unsaved, t.log.saveAt = true, now

@@ -106,7 +106,7 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 				tunnels++
 			}
 			eventually.True(t, envoytest.Patience, "the tunnel is in the table", func() error {
-				if n, _ := table.Counts(model.EdgeRef{Node: "edge-3", ID: idC}); n != tunnels {
+				if n, _, _ := table.Counts(model.EdgeRef{Node: "edge-3", ID: idC}); n != tunnels {
 					return fmt.Errorf("%d are, want %d", n, tunnels)
 				}
 				return nil
@@ -135,7 +135,7 @@ func TestHeadersOfAnEdgeAreNotInTheRecord(t *testing.T) {
 	}
 	table.Deny(model.Denied{Edges: []model.EdgeRef{{Node: "edge-3", ID: idC}}})
 	eventually.True(t, envoytest.Patience, "its tunnels are closed", func() error {
-		if n, _ := table.Counts(model.EdgeRef{Node: "edge-3", ID: idC}); n != 0 || int(table.Stats().Cut) < tunnels {
+		if n, _, _ := table.Counts(model.EdgeRef{Node: "edge-3", ID: idC}); n != 0 || int(table.Stats().Cut) < tunnels {
 			return fmt.Errorf("%d are left, %d are cut", n, table.Stats().Cut)
 		}
 		return nil
@@ -160,7 +160,7 @@ func TestARecordOfAllMetadataIsInvalid(t *testing.T) {
 		}
 		return nil
 	})
-	if n, _ := table.Counts(model.EdgeRef{Node: "edge-3", ID: idC}); n != 0 {
+	if n, _, _ := table.Counts(model.EdgeRef{Node: "edge-3", ID: idC}); n != 0 {
 		t.Errorf("%d tunnels are in the table: named fields are not necessary", n)
 	}
 	table.mu.Lock()

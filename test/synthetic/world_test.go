@@ -123,7 +123,7 @@ func (w *world) serve(t *testing.T) {
 		},
 		resourcev3.ListenerType: {}, resourcev3.ClusterType: {},
 	}
-	control := admission.NewControl(0)
+	control := admission.NewControl(0, 0)
 	for _, l := range envoy.GatewayListeners(w.inst, gateway.Node, w.bind, model.Denied{}) {
 		all[resourcev3.ListenerType][l.GetName()] = admitted(t, control, l)
 	}
@@ -153,7 +153,7 @@ func (w *world) serve(t *testing.T) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, resources)
 	(&admission.Server{
 		Control: control, Domain: domain, SourceKey: envoy.AdmissionSource, RelayedKey: envoy.AdmissionRelayed,
-		Counts:  func(model.EdgeRef) (int, int) { return 0, 0 }, // there is no table of edges
+		Counts:  func(model.EdgeRef) (int, int, int) { return 0, 0, 0 }, // there is no table of edges
 		Live:    func(netip.AddrPort, netip.AddrPort) bool { return false },
 		Denied:  func(model.EdgeRef) bool { return false },
 		Tunnels: func(string) int { return model.TunnelsPerEdge(1, 1) }, Decided: func(admission.Reason, netip.Addr,

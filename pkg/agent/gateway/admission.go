@@ -97,8 +97,8 @@ type rejections struct {
 
 func newAdmissions(c Config, deps Deps, t *reachability, table *tunnels.Table) *admissions {
 	a := &admissions{
-		tenants: t, config: c, deps: deps, control: admission.NewControl(c.MaxEdges), table: table, log: deps.Log,
-		quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{}, floods: map[string]bool{},
+		tenants: t, config: c, deps: deps, control: admission.NewControl(c.MaxEdges, deps.MaxTunnels), table: table,
+		log: deps.Log, quotas: map[string]quota{}, rejected: map[admission.Reason]rejections{}, floods: map[string]bool{},
 		flooded: make(chan struct{}, 1),
 	}
 	t.onNames = a.setNames
@@ -287,7 +287,7 @@ func (a *admissions) excessOf(
 	for _, t := range all {
 		live = append(live, admission.Live{Key: t.Key, Edge: model.EdgeRef{Node: t.Node, ID: t.ID}, Since: t.Since})
 	}
-	keys = admission.Excess(live, limits)
+	keys = a.control.Excess(live, limits)
 	beyond := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		beyond[key] = true
@@ -308,7 +308,7 @@ func (a *admissions) excessConnections(all []tunnels.Placed) (keys []string) {
 	} {
 		of := slices.DeleteFunc(slices.Clone(all), func(p tunnels.Placed) bool { return p.Owner != owner })
 		keys = append(keys, a.excessOf(
-			of, func(string) admission.Limits { return admission.StreamLimits(role) },
+			of, func(string) admission.Limits { return a.control.StreamLimits(role) },
 			func(string) int { return apiserverConnections },
 		)...)
 	}
@@ -341,7 +341,8 @@ func (a *admissions) closeExcess() {
 	a.closed.excess += uint64(closed)
 	a.mu.Unlock()
 	a.log.Warn(
-		"closed tunnels or connections beyond the limit of their node or tunnel id", "closed", closed, "excess", excess,
+		"closed tunnels or connections beyond the limit of their node, tunnel id or gateway", "closed", closed,
+		"excess", excess,
 	)
 	if err != nil {
 		a.log.Error("cannot close tunnels beyond the limit", "error", err)
@@ -352,7 +353,7 @@ func (a *admissions) closeExcess() {
 func (a *admissions) logExcess(n int) {
 	if n > a.excess {
 		a.log.Warn(
-			"tunnels or connections are beyond the limit of their node or tunnel id: without NET_ADMIN they stay open",
+			"tunnels or connections are beyond the limit of their node, tunnel id or gateway: without NET_ADMIN they stay open",
 			"excess", n,
 		)
 	}

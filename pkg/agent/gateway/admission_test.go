@@ -36,7 +36,7 @@ func newTestAdmissions(t *testing.T, dir string, workers int) *admissions {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deps := Deps{StateDir: dir, Workers: workers, Log: log}
+	deps := Deps{StateDir: dir, Workers: workers, Log: log, MaxTunnels: 25_000}
 	tenants := newReachability(r, nil, envoyadmin.Client{}, unmeasured(), log)
 	return newAdmissions(Config{Domain: domain}, deps, tenants, nil)
 }
@@ -212,7 +212,7 @@ func TestConnectionsOfApiserversAreBoundedAndKnown(t *testing.T) {
 		}
 		return all
 	}
-	most := admission.StreamLimits(model.RoleEgress).Node
+	most := a.control.StreamLimits(model.RoleEgress).Node
 	all := of(most+3, record.OwnerEgress, "kas-1", "192.0.2.1")
 	all = append(all, of(most-3, record.OwnerEgress, "kas-2", "192.0.2.2")...)
 	all = append(all, of(1, record.OwnerForward, "edge-1", "192.0.2.3")...)
@@ -257,9 +257,26 @@ func TestConnectionsOfOneTunnelIDAreBounded(t *testing.T) {
 			From:   netip.MustParseAddr("192.0.2.2"), Owner: owner,
 		})
 		keys := a.excessConnections(all)
-		if want := nodes*each - admission.StreamLimits(role).ID; len(keys) != want || slices.Contains(keys, "other") {
+		if want := nodes*each - a.control.StreamLimits(role).ID; len(keys) != want || slices.Contains(keys, "other") {
 			t.Errorf("%s: beyond the limit are %d, want %d", owner, len(keys), want)
 		}
+	}
+}
+
+// TestTheTunnelsOfAllEdgesAreBounded, also those that Envoy has admitted while it could not query the agent.
+func TestTheTunnelsOfAllEdgesAreBounded(t *testing.T) {
+	a, now := newTestAdmissions(t, t.TempDir(), 1), time.Now()
+	var all []tunnels.Placed
+	for i := range 26_000 {
+		all = append(all, tunnels.Placed{
+			Tunnel: tunnels.Tunnel{
+				Key: fmt.Sprint(i), Node: "edge-1", ID: fmt.Sprint(i), Since: now.Add(time.Duration(i) * time.Millisecond),
+			},
+			From: netip.MustParseAddr("192.0.2.1"),
+		})
+	}
+	if keys := a.excessOf(all, a.tunnelLimits, a.tunnels); len(keys) != 1000 || keys[0] != "25999" {
+		t.Errorf("beyond the limit are %d", len(keys))
 	}
 }
 

@@ -39,6 +39,7 @@ type Deps struct {
 	StateDir   string
 	RuntimeDir string // where Envoy runs
 	Workers    int    // threads of Envoy
+	MaxTunnels int    // limit of the reverse tunnels of all edges
 	Forward    bool   // the gateways forward clients to each other
 	// Replace has the running Envoy replaced, and returns at once; false means that there is none. It is used only with
 	// Config.WithoutNetAdmin.

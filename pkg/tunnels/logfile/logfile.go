@@ -119,11 +119,12 @@ func (f *File) Read(line func([]byte)) (p Progress, err error) {
 	if p.More, err = f.drain(line); p.More || err != nil {
 		return p, err
 	}
-	f.Close()
-	p.Left = true
-	if f.file, err = os.Open(f.path); err != nil {
-		return p, fmt.Errorf("opening log: %w", err)
+	next, err := os.Open(f.path)
+	if err != nil {
+		return p, fmt.Errorf("opening log: %w", err) // the next call continues at the end of the present file
 	}
+	f.Close()
+	f.file, p.Left = next, true
 	p.More, err = f.drain(line)
 	return p, err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -115,4 +116,39 @@ func cutLast(data []byte) (whole, rest []byte, found bool) {
 		return nil, data, false
 	}
 	return data[:i], data[i+1:], true
+}
+
+// TestNoLineIsReadAgainAfterAnError: the file in place of the one that was moved cannot be opened for a while.
+func TestNoLineIsReadAgainAfterAnError(t *testing.T) {
+	path, read := filepath.Join(t.TempDir(), "events"), 0
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := New(path, func(err error) { t.Error(err) })
+	defer file.Close()
+	line := func([]byte) { read++ }
+	write("one\ntwo\n")
+	if _, err := file.Read(line); err != nil || read != 2 {
+		t.Fatalf("%d of 2 lines are read, %v", read, err)
+	}
+	if moved, err := file.Move(); !moved || err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0); err != nil { // no program can open a socket
+		t.Fatal(err)
+	}
+	for range 3 {
+		if p, err := file.Read(line); err == nil || p.Left || read != 2 {
+			t.Errorf("%d of 2 lines are read, %+v, %v", read, p, err)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	write("three\n")
+	if p, err := file.Read(line); err != nil || !p.Left || read != 3 {
+		t.Errorf("%d of 3 lines are read, %+v, %v", read, p, err)
+	}
 }
