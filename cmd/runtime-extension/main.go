@@ -1,6 +1,6 @@
 // Command runtime-extension serves the hooks of Cluster API's Runtime SDK that add edges to control-plane machines: see
-// pkg/capi/hooks. It writes nothing and reads only Tunnels. Only Cluster API's core manager may call it, with a client
-// certificate, because answers reveal which Tunnels exist and what is wrong with them.
+// pkg/capi/hooks. It writes nothing and reads only Tunnels. Only Cluster API's core manager may call the hooks, with a
+// client certificate, because answers reveal which Tunnels exist and what is wrong with them. Discovery answers all.
 package main
 
 import (
@@ -200,12 +200,13 @@ func (f *flags) server(hooks *hooks.Extension, callers *x509.CertPool) (*server.
 	}
 	serving, err := server.New(server.Options{
 		Catalog: catalog, Host: f.host, Port: f.port, CertDir: f.certDir,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-			c.MinVersion, c.ClientAuth, c.ClientCAs = tls.VersionTLS13, tls.RequireAndVerifyClientCert, callers
-		}},
+		TLSOpts: []func(*tls.Config){verify(callers)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating server of hooks: %w", err)
+	}
+	if serving.Server, err = authenticate(serving.Server, catalog); err != nil {
+		return nil, err
 	}
 	for _, handler := range hooks.Handlers() {
 		if err := serving.AddExtensionHandler(handler); err != nil {

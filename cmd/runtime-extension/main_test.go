@@ -6,9 +6,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -93,19 +96,7 @@ func TestHooksAreServed(t *testing.T) {
 		}
 		return nil
 	})
-	if got, err := discover(t, pool, port, client); err != nil || len(got) != 4 {
-		t.Errorf("%d handlers: %v, %v", len(got), got, err)
-	}
-	// A caller without a certificate of the CA gets no answer.
-	_, stranger := writeCertificate(t, t.TempDir())
-	for who, certificates := range map[string][]tls.Certificate{
-		"no certificate":              nil,
-		"a certificate of another CA": stranger,
-	} {
-		if got, err := discover(t, pool, port, certificates); err == nil {
-			t.Errorf("a caller with %s is answered: %v", who, got)
-		}
-	}
+	checkCallers(t, pool, port, client)
 	pool, _ = writeCertificate(t, dir)
 	eventually.True(t, 30*time.Second, "the new certificate is served", func() error {
 		c, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13})
@@ -125,25 +116,108 @@ func TestHooksAreServed(t *testing.T) {
 	}
 }
 
+// checkCallers calls all paths with and without a client certificate.
+func checkCallers(t *testing.T, pool *x509.CertPool, port string, certificates []tls.Certificate) {
+	t.Helper()
+	const hooks = "/hooks.runtime.cluster.x-k8s.io/v1alpha1/"
+	paths := []string{
+		"/", "/metrics", hooks, hooks + "discovery/", hooks + "discovery/x", hooks + "discover%2579",
+		"/hooks.runtime.cluster.x-k8s.io/v1alpha1%2Fdiscovery",
+	}
+	for shown, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a certificate": certificates} {
+		discovered, err := discover(t, pool, port, certificates)
+		if err != nil || len(discovered) != 4 {
+			t.Errorf("discovery with %s: %d handlers: %v, %v", shown, len(discovered), discovered, err)
+		}
+		want := http.StatusUnauthorized
+		if certificates != nil {
+			want = http.StatusOK
+		}
+		for _, hook := range discovered {
+			path := hooks + strings.ToLower(hook.RequestHook.Hook) + "/" + hook.Name
+			if got, _, err := post(t, pool, port, path, "{}", certificates); err != nil || got != want {
+				t.Errorf("%s with %s: %d, %v; want %d", path, shown, got, err, want)
+			}
+		}
+	}
+	for _, path := range paths {
+		if got, _, err := post(t, pool, port, path, "{}", nil); err != nil || got != http.StatusUnauthorized {
+			t.Errorf("%s without a certificate: %d, %v", path, got, err)
+		}
+	}
+	large := strings.Repeat(" ", maxAnonymousBody) + "{}"
+	if _, body, err := post(t, pool, port, hooks+"discovery", large, nil); err == nil &&
+		!strings.Contains(body, "too large") {
+		t.Errorf("a large request without a certificate: %s", body)
+	}
+	// A caller with a certificate of another CA does not reach a hook.
+	_, other := writeCertificate(t, t.TempDir())
+	if got, err := discover(t, pool, port, other); err == nil {
+		t.Errorf("a caller with a certificate of another CA is answered: %v", got)
+	}
+}
+
 func discover(
-	t *testing.T, pool *x509.CertPool, port string, shows []tls.Certificate,
+	t *testing.T, pool *x509.CertPool, port string, shown []tls.Certificate,
 ) ([]runtimehooksv1.ExtensionHandler, error) {
 	t.Helper()
-	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, Certificates: shows},
-	}
-	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport}).Post(
-		"https://127.0.0.1:"+port+"/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery", "application/json",
-		strings.NewReader("{}"),
-	)
+	_, body, err := post(t, pool, port, "/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery", "{}", shown)
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
 	var discovery runtimehooksv1.DiscoveryResponse
-	err = json.NewDecoder(response.Body).Decode(&discovery)
+	err = json.Unmarshal([]byte(body), &discovery)
 	return discovery.Handlers, err
+}
+
+// post calls a path, and returns the status and the body of the response. It follows no redirect.
+func post(
+	t *testing.T, pool *x509.CertPool, port, path, body string, shown []tls.Certificate,
+) (status int, answer string, err error) {
+	t.Helper()
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, Certificates: shown},
+	}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	response, err := client.Post("https://127.0.0.1:"+port+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(data), err
+}
+
+// TestSlowCallersAreBounded sends a request without a certificate and without its body.
+func TestSlowCallersAreBounded(t *testing.T) {
+	for _, public := range []bool{true, false} {
+		a := authenticated{timeout: 100 * time.Millisecond}
+		read := make(chan error, 1)
+		server := httptest.NewServer(a.admit(public, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, err := io.ReadAll(r.Body)
+			read <- err
+		})))
+		defer server.Close()
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(c); err != nil {
+			t.Errorf("public %t: the connection stays open: %v", public, err)
+		}
+		if public && !errors.Is(<-read, os.ErrDeadlineExceeded) {
+			t.Error("the hook waits for the body")
+		}
+	}
 }
 
 // writeCertificate writes a new certificate of a new CA. It returns the CA and the certificate of a client.

@@ -94,8 +94,9 @@ func New(c Config) *Reporter {
 
 // Run follows the boot until its result has been reported for long enough, or ctx ends. If the machine has no
 // credentials, it returns when the deadline has passed, or at once if the machine was bootstrapped in an earlier boot.
-// It always returns nil: neither a failed boot nor a missing receiver is an error, because a supervisor that restarts
-// the process after errors would then run it for ever.
+// It reports nothing if the bootstrap began in an earlier boot and its result is not known. It always returns nil:
+// neither a failed boot nor a missing receiver is an error, because a supervisor that restarts the process after errors
+// would then run it for ever.
 func (r *Reporter) Run(ctx context.Context) error {
 	if r.DoneFile != "" {
 		if _, err := os.Stat(r.DoneFile); err == nil {
@@ -106,7 +107,18 @@ func (r *Reporter) Run(ctx context.Context) error {
 	var d delivery
 	var ended time.Time
 	for {
-		report, now := r.Observe(ctx), r.now()
+		p := r.observe(ctx)
+		if p.unknown {
+			if p.ended() {
+				r.Log.Info("the bootstrap began in an earlier boot, and its result is not known: nothing to report")
+				return nil
+			}
+			if retry.Sleep(ctx, r.pace.poll) != nil {
+				return nil
+			}
+			continue
+		}
+		report, now := r.reportOf(p), r.now()
 		switch {
 		case !over(report):
 			ended = time.Time{}

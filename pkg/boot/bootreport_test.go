@@ -180,6 +180,57 @@ func TestARunWithoutCredentialsEnds(t *testing.T) {
 	}
 }
 
+// TestABootAfterTheBootstrapIsNotReported has a machine of RKE2 or k3s that boots again: its sentinel file is lost.
+func TestABootAfterTheBootstrapIsNotReported(t *testing.T) {
+	const before, booted = 1600000000, 1700000000
+	tests := map[string]struct {
+		mark, booted int64 // Unix times
+		make         func(*machine)
+		step         string // of the result; empty: nothing is sent
+	}{
+		"cloud-init has ended": {before, booted, func(m *machine) { m.cloud("") }, ""},
+		"cloud-init is off":    {before, booted, func(*machine) {}, ""},
+		"cloud-init hangs":     {before, booted, func(m *machine) { m.cloud("modules-final") }, ""},
+		"cloud-init reports errors": {before, booted, func(m *machine) {
+			m.cloud("", "ntp is missing")
+			m.write(cloudLogPath, logBegin+"error: unknown shorthand flag\n")
+		}, ""},
+		"the sentinel file exists": {before, booted, func(m *machine) { m.cloud(""); m.succeed() }, "bootstrapped"},
+		"kubeadm has begun, and left no kubelet.conf": {before, booted, func(m *machine) {
+			m.cloud("")
+			m.write(cloudLogPath, logBegin+logPreflight+logBegin)
+		}, "before kubeadm"},
+		"the commands ran in this boot": {booted + 35, booted, func(m *machine) { m.cloud("") }, "before kubeadm"},
+		"in the first boot the clock was set forward": {
+			booted + 35, booted + 1e7, func(m *machine) { m.cloud("") }, "before kubeadm",
+		},
+		"in the first boot the clock was set back": {
+			before, before - 35, func(m *machine) { m.cloud("") }, "before kubeadm",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m, s := newMachine(t), newServer()
+			m.write("proc/stat", fmt.Sprintf("btime %d\n", tc.booted))
+			m.write("var/lib/cloud/instances/i-1/"+commandsMark, "1: 1600000000.0\n")
+			at, root := time.Unix(tc.mark, 0), filepath.Join(m.root, "var/lib/cloud")
+			if err := errors.Join(
+				os.Chtimes(filepath.Join(root, "instances/i-1", commandsMark), at, at),
+				os.Symlink("/var/lib/cloud/instances/i-1", filepath.Join(root, "instance")),
+			); err != nil {
+				t.Fatal(err)
+			}
+			tc.make(m)
+			err := follow(t, Config{
+				Root: m.root, Send: s.send, Deadline: 100 * time.Millisecond, Repeat: 50 * time.Millisecond,
+			})()
+			if err != nil || s.last().GetStep() != tc.step || (s.count() == 0) != (tc.step == "") {
+				t.Errorf("%d reports, the last one %v: %v", s.count(), s.last(), err)
+			}
+		})
+	}
+}
+
 // TestCredentialsThatArriveLateAreUsed shows that a machine whose credentials arrive late still reports.
 func TestCredentialsThatArriveLateAreUsed(t *testing.T) {
 	m, s := newMachine(t), newServer()

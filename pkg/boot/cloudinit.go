@@ -55,6 +55,16 @@ func parseCloudInit(data []byte) *cloudInit {
 // ended reports whether all stages have run.
 func (c *cloudInit) ended() bool { return c.stage == "" && c.stages["modules-final"].Finished != nil }
 
+// began returns when cloud-init has started in this boot, or zero if this is unknown.
+func (c *cloudInit) began() time.Time {
+	for _, name := range cloudStages {
+		if start := unix(c.stages[name].Start); start != nil {
+			return start.AsTime()
+		}
+	}
+	return time.Time{}
+}
+
 // errors returns the errors of all stages, and the first stage with an error.
 func (c *cloudInit) errors() (stage string, all []string) {
 	for _, name := range cloudStages {

@@ -20,14 +20,25 @@ const (
 	afterError = 2 << 10
 )
 
-// Observe returns the current state of the boot, without a sequence.
-func (r *Reporter) Observe(ctx context.Context) *reportv1.BootReport {
-	log := thisBoot(r.reader.log(ctx))
+// observe reads the files of the machine.
+func (r *Reporter) observe(ctx context.Context) observation {
+	all := r.reader.log(ctx)
+	log := thisBoot(all)
 	p := observation{
 		cloud: parseCloudInit(r.reader.read(cloudStatusPath)), kubeadm: parseKubeadm(log), log: log,
 		sentinel: r.reader.exists(sentinelPath), before: r.reader.bootstrappedBefore(),
 		late: r.now().Sub(r.began) >= r.Deadline, deadline: r.Deadline, redacted: &r.redacted,
 	}
+	p.unknown = !p.sentinel && !p.before && r.reader.commandsRanBefore(p.cloud) && len(parseKubeadm(all).phases) == 0
+	return p
+}
+
+// Observe returns the current state of the boot, without a sequence.
+func (r *Reporter) Observe(ctx context.Context) *reportv1.BootReport {
+	return r.reportOf(r.observe(ctx))
+}
+
+func (r *Reporter) reportOf(p observation) *reportv1.BootReport {
 	report := p.report()
 	if report = r.confirm(report, p.late); len(report.Phases) > maxPhases {
 		report.Phases = report.Phases[len(report.Phases)-maxPhases:]
@@ -59,6 +70,9 @@ type observation struct {
 	log      string
 	sentinel bool
 	before   bool // the machine became a Node in an earlier boot
+	// unknown is true if the bootstrap began in an earlier boot, and its result is not known: the sentinel file does not
+	// outlive a boot, and only kubeadm leaves other files
+	unknown  bool
 	late     bool
 	deadline time.Duration
 	redacted *redacted // nil: no cache
@@ -92,7 +106,7 @@ func (p observation) report() *reportv1.BootReport {
 		r.Step = "after kubeadm"
 	case p.before:
 		r.State, r.Step = reportv1.BootState_BOOT_STATE_SUCCEEDED, "bootstrapped in an earlier boot"
-	case p.cloud != nil && p.cloud.ended(), p.kubeadm.err != "", p.late:
+	case p.ended(), p.kubeadm.err != "":
 		r.State = reportv1.BootState_BOOT_STATE_FAILED
 		r.Step, r.Message = p.failure()
 		r.Tail = p.tail()
@@ -102,6 +116,9 @@ func (p observation) report() *reportv1.BootReport {
 	r.Step, r.Message = line(r.Step), line(r.Message)
 	return r
 }
+
+// ended reports whether nothing can follow that changes the result, except for a repair.
+func (p observation) ended() bool { return p.cloud != nil && p.cloud.ended() || p.late }
 
 // line returns a text as one line, without secrets.
 func line(s string) string {

@@ -24,6 +24,11 @@ const (
 	// a link that exists once cloud-init has started in this boot
 	cloudStatusPath = "run/cloud-init/status.json"
 	cloudLogPath    = "var/log/cloud-init-output.log"
+	// a link to the folder of this instance, and the mark in it that cloud-init writes once, before it runs the commands
+	// of the bootstrap config
+	cloudInstancePath = "var/lib/cloud/instance"
+	commandsMark      = "sem/config_scripts_user"
+
 	ignitionPath    = "etc/kubeadm.sh" // written by Ignition with CABPK, for kubeadm.service
 	kubeletConfPath = "etc/kubernetes/kubelet.conf"
 	kubeletArgsPath = "var/lib/kubelet/kubeadm-flags.env"
@@ -149,6 +154,22 @@ func (r reader) bootstrappedBefore() bool {
 	info, err := os.Stat(r.path(kubeletConfPath))
 	began := r.bootTime()
 	return err == nil && !began.IsZero() && info.ModTime().Before(began)
+}
+
+// commandsRanBefore reports whether cloud-init has run the commands of the bootstrap config in an earlier boot, and so
+// does not run them in this one. The time of the boot follows the clock when that is set, and the mark does not: in the
+// first boot of a machine whose clock was wrong, the mark may be older than the boot, but not than cloud-init's start.
+func (r reader) commandsRanBefore(cloud *cloudInit) bool {
+	folder := r.path(cloudInstancePath)
+	if to, err := os.Readlink(folder); err == nil && filepath.IsAbs(to) {
+		folder = r.path(to)
+	}
+	info, err := os.Stat(filepath.Join(folder, commandsMark))
+	began := r.bootTime()
+	if err != nil || began.IsZero() || !info.ModTime().Before(began) {
+		return false
+	}
+	return cloud == nil || cloud.began().IsZero() || info.ModTime().Before(cloud.began())
 }
 
 var providerFlag = regexp.MustCompile(`--provider-id=([^\s"']+)`)

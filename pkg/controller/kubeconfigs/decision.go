@@ -119,12 +119,10 @@ func keepsOriginal(o objects.Group, target kubeconfig.Decision) bool {
 	}
 	initialized := ptr.Deref(o.Cluster.Status.Initialization.ControlPlaneInitialized, false)
 	switch when := o.Tunnel.Spec.Kubeconfig.Switch; {
-	case when == v1alpha1.KubeconfigSwitchImmediate:
+	case when == v1alpha1.KubeconfigSwitchImmediate, when != v1alpha1.KubeconfigSwitchWhenReady && !initialized:
 		return false
-	case when == v1alpha1.KubeconfigSwitchWhenReady && o.Kubeconfig == nil:
+	case o.Kubeconfig == nil: // what is recorded now would apply to the Secret that its provider writes next
 		return true
-	case when != v1alpha1.KubeconfigSwitchWhenReady && (!initialized || o.Kubeconfig == nil):
-		return false
 	}
 	rewritten, err := kubeconfig.Restore(o.Kubeconfig.DeepCopy(), o.Key.Name, target)
 	return err == nil && !rewritten
@@ -138,7 +136,7 @@ func keepsMode(o objects.Group) bool {
 		return false
 	}
 	initialized := ptr.Deref(o.Cluster.Status.Initialization.ControlPlaneInitialized, false)
-	return when == v1alpha1.KubeconfigSwitchWhenReady || (initialized && o.Kubeconfig != nil)
+	return when == v1alpha1.KubeconfigSwitchWhenReady || initialized
 }
 
 // usable reports whether clients reach the apiserver through the tunnel.

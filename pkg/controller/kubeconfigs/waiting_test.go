@@ -161,6 +161,12 @@ func TestAKubeconfigKeepsAProxyOrAnAddressUntilTheTunnelIsReady(t *testing.T) {
 			if got := w.endpoint(); got != by {
 				t.Errorf("after its provider has written it again the kubeconfig leads %v", got)
 			}
+			restore := w.deleteSecret()
+			w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonWaitingForSecret, "")
+			restore()
+			if w.reconcileAfter(0); w.endpoint() != by {
+				t.Errorf("after its Secret was missing the kubeconfig leads %v", w.endpoint())
+			}
 			w.observe(metav1.ConditionTrue, v1alpha1.ConditionTunnelReady, v1alpha1.ConditionAPIServerReachable)
 			tunnel = w.reconcileAfter(0)
 			w.check(tunnel, kind, v1alpha1.ReasonRewritten, "through the tunnel")
@@ -229,21 +235,54 @@ func TestAKubeconfigThatLeadsThroughTheTunnelDoesNotWaitAfterAMove(t *testing.T)
 // A decision that was recorded before the Secret exists would apply to the Secret as soon as it is written.
 func TestAKubeconfigThatIsWrittenLaterWaitsForTheTunnel(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
-	w := newWaitingWorld(t, false, v1alpha1.KubeconfigSwitchWhenReady)
-	written := controllertest.SecretNamed("prod", "c1"+kubeconfig.Suffix)
-	if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(written), written); err != nil {
-		t.Fatal(err)
+	for name, test := range map[string]struct {
+		initialized bool
+		when        v1alpha1.KubeconfigSwitch
+		waits       bool
+	}{
+		"auto, before the control plane is initialized":       {false, v1alpha1.KubeconfigSwitchAuto, false},
+		"auto, after the control plane is initialized":        {true, v1alpha1.KubeconfigSwitchAuto, true},
+		"the default, after it is initialized":                {true, "", true},
+		"when-ready, before the control plane is initialized": {false, v1alpha1.KubeconfigSwitchWhenReady, true},
+		"immediate, after the control plane is initialized":   {true, v1alpha1.KubeconfigSwitchImmediate, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWaitingWorld(t, test.initialized, test.when)
+			restore := w.deleteSecret()
+			tunnel := w.reconcileAfter(0)
+			w.check(tunnel, kind, v1alpha1.ReasonWaitingForSecret, "")
+			if mode := tunnel.Status.Kubeconfig.Mode; (mode == "") != test.waits {
+				t.Errorf("without the Secret the mode on record is %q", mode)
+			}
+			restore()
+			reason := v1alpha1.ReasonRewritten
+			if test.waits {
+				reason = v1alpha1.ReasonWaitingForTunnel
+			}
+			w.check(w.reconcileAfter(0), kind, reason, "")
+			if got := w.endpoint(); (got == original) != test.waits {
+				t.Errorf("without an edge the kubeconfig leads %v", got)
+			}
+		})
 	}
-	if err := w.api.Delete(t.Context(), written.DeepCopy()); err != nil {
-		t.Fatal(err)
+}
+
+// deleteSecret deletes the kubeconfig, and returns what writes it again as its provider does.
+func (w *switchWorld) deleteSecret() (restore func()) {
+	w.t.Helper()
+	secret := controllertest.SecretNamed("prod", "c1"+kubeconfig.Suffix)
+	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+		w.t.Fatal(err)
 	}
-	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonWaitingForSecret, "")
-	written.ResourceVersion = ""
-	if err := w.api.Create(t.Context(), written); err != nil {
-		t.Fatal(err)
+	if err := w.api.Delete(w.t.Context(), secret.DeepCopy()); err != nil {
+		w.t.Fatal(err)
 	}
-	w.check(w.reconcileAfter(0), kind, v1alpha1.ReasonWaitingForTunnel, "")
-	if got := w.endpoint(); got != original {
-		t.Errorf("without an edge the kubeconfig leads %v", got)
+	return func() {
+		w.t.Helper()
+		secret.ResourceVersion, secret.Annotations = "", nil
+		secret.Data = controllertest.KubeconfigSecret(w.t, "prod", "c1", controllertest.OriginalServer).Data
+		if err := w.api.Create(w.t.Context(), secret); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }

@@ -12,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -231,4 +233,50 @@ func (r *Reconciler) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1
 	}
 	err = r.Client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
 	return client.IgnoreNotFound(objects.Wrap("deleting bootstrap Secret", err))
+}
+
+// dropExpired deletes the bootstrap Secret of a paused Tunnel when no token on record can enrol an edge any more, and
+// returns when that will be. Cluster API's bootstrap provider then has new machines wait for the Secret that is created
+// after the pause: with an expired token they would boot and get no edge. While the Cluster is paused no machine boots,
+// and its Secret stays, because it may be moving.
+func (r *Reconciler) dropExpired(ctx context.Context, o objects.Group) (reconcile.Result, error) {
+	if o.Cluster == nil || o.Tunnel == nil || r.Config.NoTunnels || !objects.HasPause(o.Tunnel) || o.TunnelDeleting() ||
+		!granted(o) || !objects.OptedIn(o.Cluster, r.Config.AllClusters) ||
+		objects.Paused(objects.Group{Cluster: o.Cluster}) {
+		return reconcile.Result{}, nil
+	}
+	secret, err := r.bootstrapSecret(ctx, o.Key)
+	if err != nil || secret == nil || !metav1.IsControlledBy(secret, o.Tunnel) {
+		return reconcile.Result{}, err
+	}
+	left, recorded := lifeLeft(o.Tunnel.Status.Tokens, tokenIn(secret), r.Now())
+	if !recorded || left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	// The cache may not have the latest pause of the Cluster.
+	cluster, err := objects.Get(ctx, r.Live, o.Key, &clusterv1.Cluster{})
+	if err != nil || cluster == nil || objects.Paused(objects.Group{Cluster: cluster}) {
+		return reconcile.Result{}, objects.Wrap("reading Cluster", err)
+	}
+	r.Log.Info("bootstrap Secret deleted: its token has expired, and the Tunnel is paused", "name", o.Key.String())
+	unchanged := client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
+	err = r.Client.Delete(ctx, secret, unchanged)
+	return reconcile.Result{}, client.IgnoreNotFound(objects.Wrap("deleting bootstrap Secret", err))
+}
+
+// lifeLeft returns how long the token in the bootstrap Secret, or any other with uses left, is valid: when the Secret
+// is gone, none of them stays on record. It also reports whether the token in the Secret is on record; one that was
+// moved here is not.
+func lifeLeft(tokens []v1alpha1.TokenStatus, inSecret string, now time.Time) (left time.Duration, recorded bool) {
+	i := records.TokenIndex(tokens, enrol.HashToken(inSecret))
+	if i < 0 {
+		return 0, false
+	}
+	left = tokens[i].ExpiresAt.Sub(now)
+	for _, t := range tokens {
+		if t.Uses < t.MaxUses {
+			left = max(left, t.ExpiresAt.Sub(now))
+		}
+	}
+	return max(left, 0), true
 }

@@ -87,7 +87,10 @@ func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Acti
 	if Waits(o.Tunnel) && !r.Config.NoTunnels {
 		return r.Prepare(ctx, o.Tunnel, r.clusterExists(o.Key))
 	}
-	return reconcile.Result{}, r.recordPaused(ctx, o)
+	if err := r.recordPaused(ctx, o); err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.dropExpired(ctx, o)
 }
 
 // recordPaused records the decision about a Tunnel of a paused Cluster that has none on record. A Tunnel that

@@ -67,8 +67,8 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 		)
 		switch full, down := v.fullQuota(ctx), v.controllerDown(ctx); {
 		case v.paused():
-			f.cause, f.cure = "the bootstrap Secret was deleted, and the Cluster is paused, so the controller does not create "+
-				"it again", "unpause the Cluster"
+			f.cause, f.cure = "the bootstrap Secret was deleted, and the Cluster or its Tunnel is paused, so the controller "+
+				"does not create it again", "unpause it"
 		case full != "":
 			f.cause, f.cure = full+", so the controller cannot create "+
 				"it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the controller then retries"
