@@ -61,8 +61,8 @@ var perClass = [classes]struct {
 	// one. Each stream may hold a message of this size that does not end.
 	edges: {message: 256 << 10, headers: 16 << 10, streams: 4, idle: idleTime},
 	// Leaves room for the first request of a gateway that reconnects: the name and the version of each of its Envoy
-	// clusters, about 130 bytes each, so 60,000 of them.
-	internal: {message: 8 << 20, headers: 16 << 10, streams: 16, idle: idleTime},
+	// clusters, about 130 bytes each, so 250,000 of them. Only a program of the installation can send as much.
+	internal: {message: 32 << 20, headers: 16 << 10, streams: 16, idle: idleTime},
 }
 
 // newServer returns the gRPC server of a class.

@@ -158,8 +158,8 @@ func TestMessageSizes(t *testing.T) {
 		"9 MiB without a certificate":  {size: 9 << 20, want: true},
 		"200 KiB of an edge":           {is: &edge, size: 200 << 10},
 		"300 KiB of an edge":           {is: &edge, size: 300 << 10, want: true},
-		"7 MiB of a gateway":           {is: &gateway, size: 7 << 20},
-		"9 MiB of a gateway":           {is: &gateway, size: 9 << 20, want: true},
+		"31 MiB of a gateway":          {is: &gateway, size: 31 << 20},
+		"33 MiB of a gateway":          {is: &gateway, size: 33 << 20, want: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

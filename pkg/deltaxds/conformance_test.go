@@ -83,7 +83,7 @@ func (st *stream) notify() {
 func (s *server) DeltaAggregatedResources(
 	conn discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
 ) error {
-	st := &stream{deltaxds.NewStream(len(s.types)), make(chan struct{}, 1)}
+	st := &stream{deltaxds.NewStream(len(s.types), 0), make(chan struct{}, 1)}
 	s.mu.Lock()
 	s.streams[st] = true
 	s.mu.Unlock()

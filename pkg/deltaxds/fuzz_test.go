@@ -16,6 +16,8 @@ const (
 	fuzzTypes  = 2
 	fuzzNames  = 5
 	badContent = 3 // the client rejects it
+
+	oneResource = 1 // the bound of a response that fits none
 )
 
 // fuzzed are the resources of all names and contents.
@@ -44,6 +46,7 @@ type world struct {
 	queue  []*discoveryv3.DeltaDiscoveryResponse // not applied by the client yet
 	job    *job                                  // an offer that is being made
 	nonces map[string]bool                       // of the stream
+	most   int                                   // bytes of resources in a response
 }
 
 type worldType struct {
@@ -66,8 +69,8 @@ type job struct {
 	offer      Offer
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, stream: NewStream(fuzzTypes), nonces: map[string]bool{}}
+func newWorld(t *testing.T, most int) *world {
+	w := &world{t: t, stream: NewStream(fuzzTypes, most), nonces: map[string]bool{}, most: most}
 	for i := range w.types {
 		w.types[i] = worldType{
 			serves: map[string]*Resource{}, names: map[string]bool{}, has: map[string]string{},
@@ -99,9 +102,13 @@ func (w *world) begin(all bool) bool {
 	if w.job != nil {
 		return false
 	}
+	earlier := w.inParts()
 	kind, whole, ok := w.stream.Next()
 	if !ok {
 		return false
+	}
+	if slices.Contains(earlier[:kind], true) {
+		w.t.Fatalf("type %d is next before the last part of an earlier type is sent", kind)
 	}
 	y := &w.types[kind]
 	w.job = &job{kind: kind, seen: len(y.changes)}
@@ -137,7 +144,11 @@ func (w *world) finish() {
 		return
 	}
 	y := &w.types[j.kind]
+	later := w.inParts()[j.kind+1:]
 	r, rest := w.stream.Respond(j.kind, j.offer)
+	if len(r.GetRemovedResources()) > 0 && slices.Contains(later, true) {
+		w.t.Fatalf("resources of type %d are removed before the last part of a later type", j.kind)
+	}
 	if !rest {
 		y.seen = j.seen
 	}
@@ -147,6 +158,15 @@ func (w *world) finish() {
 	r.TypeUrl = fmt.Sprint(j.kind)
 	w.check(r, y)
 	w.queue = append(w.queue, r)
+}
+
+// inParts returns which types lack resources that did not fit into their last response.
+func (w *world) inParts() []bool {
+	all := make([]bool, fuzzTypes)
+	for kind := range all {
+		all[kind] = w.stream.types[kind].inParts()
+	}
+	return all
 }
 
 // check checks a response by itself, and by what was sent before.
@@ -165,6 +185,9 @@ func (w *world) check(r *discoveryv3.DeltaDiscoveryResponse, y *worldType) {
 		if y.rejected[resource.GetName()][resource.GetVersion()] {
 			w.t.Fatalf("a rejected version of %s is sent again", resource.GetName())
 		}
+	}
+	if w.most == oneResource && len(r.GetResources()) > 1 {
+		w.t.Fatalf("a response has %d resources, want one", len(r.GetResources()))
 	}
 	for _, name := range r.GetRemovedResources() {
 		if twice[name] {
@@ -265,7 +288,7 @@ func (w *world) ask(kind int, subscribe, unsubscribe []string, nonce string) {
 
 // reconnect replaces the stream. The client states what it has, and some resources that do not exist.
 func (w *world) reconnect(invented int) {
-	w.stream, w.queue, w.job, w.nonces = NewStream(fuzzTypes), nil, nil, map[string]bool{}
+	w.stream, w.queue, w.job, w.nonces = NewStream(fuzzTypes, w.most), nil, nil, map[string]bool{}
 	for kind := range w.types {
 		y := &w.types[kind]
 		clear(y.rejected)
@@ -363,17 +386,19 @@ func (w *world) step(op, arg byte) {
 
 // FuzzStream has a server and a client of two types do anything in any order, and then deliver everything. The client
 // then has exactly what it subscribes to: no removal and no change is lost. No rejected version was sent twice, no more
-// responses than requests waited for answers, invented nonces were no answers, and nothing else is recorded.
+// responses than requests waited for answers, invented nonces were no answers, and nothing else is recorded. It does so
+// with responses of any size, and of one resource each, which keep the order of types.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte{0, 0, 6, 0, 10, 0, 11, 0, 4, 0, 3, 0})
 	f.Add([]byte{6, 1, 0, 0x11, 0, 0x33, 10, 1, 11, 0, 4, 0, 0, 0x31, 9, 2, 7, 0x11, 6, 0x11, 8, 3})
 	f.Add([]byte{0, 0, 0, 1, 6, 0, 6, 1, 10, 0, 3, 0, 3, 1, 11, 0, 10, 1, 0, 0x21, 11, 0, 5, 0, 5, 0, 7, 0x20, 6, 0x20})
 	f.Fuzz(func(t *testing.T, ops []byte) {
-		w := newWorld(t)
-		for len(ops) > 1 {
-			w.step(ops[0], ops[1])
-			ops = ops[2:]
+		for _, most := range []int{0, oneResource} {
+			w := newWorld(t, most)
+			for rest := ops; len(rest) > 1; rest = rest[2:] {
+				w.step(rest[0], rest[1])
+			}
+			w.converge()
 		}
-		w.converge()
 	})
 }

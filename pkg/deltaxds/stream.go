@@ -10,6 +10,9 @@
 // versions. What was sent counts as what the client has, whether the client accepts or rejects it. So a rejected
 // version is not sent again, but another one is, even the one before. A client that applies a part of a rejected
 // response, as Envoy does, states what it has at the begin of its next stream.
+//
+// A type with more resources than fit into a response is sent in parts, each after the answer to the one before. Later
+// types wait for the last part, because they may refer to it, and so do the removals of earlier types.
 package deltaxds
 
 import (
@@ -23,11 +26,14 @@ import (
 // concurrent use.
 type Stream struct {
 	types []subscription
+	most  int    // bytes of resources in a response; 0: any number
 	last  uint64 // number of the last response
 }
 
-// NewStream returns the state of a stream without requests.
-func NewStream(types int) Stream { return Stream{types: make([]subscription, types)} }
+// NewStream returns the state of a stream without requests. A response of Respond contains resources of at most so many
+// bytes, or a single one; 0: of any number. Then each resource must have a version. A response contains any number of
+// names of removed resources.
+func NewStream(types, most int) Stream { return Stream{types: make([]subscription, types), most: most} }
 
 // Request applies a request for a type, and returns what it says about the last response for this type. The caller has
 // checked how many names it lists: a Stream keeps the ones to which the client subscribes, and those which the client
@@ -48,65 +54,76 @@ func (s *Stream) Asked(kind int) bool { return s.types[kind].asked }
 
 // Due reports whether there may be something to send now.
 func (s *Stream) Due() bool {
-	return slices.ContainsFunc(s.types, func(t subscription) bool { return t.due() })
+	_, ok := s.next()
+	return ok
 }
 
 // Next returns the type that may have to be sent next, and whether its offer has to be of all resources. It returns
 // false if there is none. The caller makes an offer that contains every change up to now, which may take a while, and
 // calls Respond.
 func (s *Stream) Next() (kind int, whole, ok bool) {
+	if kind, ok = s.next(); !ok {
+		return 0, false, false
+	}
+	t := &s.types[kind]
+	t.changed = false
+	return kind, t.whole, true
+}
+
+// next returns the type that may have to be sent next.
+func (s *Stream) next() (kind int, ok bool) {
 	for i := range s.types {
-		if t := &s.types[i]; t.due() && !t.removes {
-			t.changed = false
-			return i, t.whole, true
+		t := &s.types[i]
+		if t.due() && !t.removes {
+			return i, true
+		}
+		if t.inParts() { // the next part waits for an answer
+			return 0, false
 		}
 	}
 	for i := range slices.Backward(s.types) {
-		if t := &s.types[i]; t.due() {
-			t.changed = false
-			return i, t.whole, true
+		if s.types[i].due() {
+			return i, true
 		}
 	}
-	return 0, false, false
+	return 0, false
 }
 
 // Respond returns the response for a type by an offer, and records that it is sent. It returns nil if the client has
 // everything. It leaves removals for later, and rest is true, while there may be changes of later types to send: what
-// is removed may be in use until then. Then Next returns this type again, and the next offer must contain at least what
-// this one contained. An offer of some resources has no effect if all are needed, because of a request that came after
-// Next.
+// is removed may be in use until then. It leaves resources for later, and rest is true, if not all of them fit. Then
+// Next returns this type again, and the next offer must contain at least what this one contained. An offer of some
+// resources has no effect if all are needed, because of a request that came after Next.
 func (s *Stream) Respond(kind int, offer Offer) (response *discoveryv3.DeltaDiscoveryResponse, rest bool) {
 	t := &s.types[kind]
 	if t.whole && !offer.whole {
 		t.changed = true
 		return nil, true
 	}
-	hold := slices.ContainsFunc(s.types[kind+1:], func(later subscription) bool { return later.due() })
-	var d difference
+	hold := slices.ContainsFunc(s.types[kind+1:], func(later subscription) bool { return later.due() || later.inParts() })
+	d := difference{most: s.most}
 	if offer.whole {
-		d = t.merge(offer.resources, hold)
+		t.merge(&d, offer.resources, hold)
 	} else {
-		d = t.update(offer, hold)
+		t.update(&d, offer, hold)
 	}
-	t.whole = offer.whole && d.held
-	if d.held {
-		t.removes = !t.changed
-		t.changed = true
-	} else {
-		t.removes = false
-	}
+	rest = d.held || d.left
+	t.whole = offer.whole && rest
+	t.removes = rest && !d.left && !t.changed
+	t.parts = d.left
+	t.changed = t.changed || rest
 	if len(d.resources)+len(d.removed) == 0 && !t.owed {
-		t.urgent = t.urgent && d.held
-		return nil, d.held
+		t.urgent = t.urgent && rest
+		return nil, rest
 	}
-	return s.send(t, d), d.held
+	return s.send(t, d), rest
 }
 
 // Send returns the response with exactly these changes, and records that it is sent, whatever the client has. It is for
 // an owner that chooses itself what it sends when. The owner must wait until Awaits returns false.
 func (s *Stream) Send(kind int, changes Offer) *discoveryv3.DeltaDiscoveryResponse {
 	t := &s.types[kind]
-	t.update(changes, false)
+	t.update(&difference{}, changes, false)
 	d := difference{removed: changes.gone}
 	for _, r := range changes.resources {
 		d.resources = append(d.resources, r.message)

@@ -59,7 +59,7 @@ func TestRemovalsComeAfterTheChangesOfLaterTypes(t *testing.T) {
 		"partial offers": deltaxds.Part([]*deltaxds.Resource{replaced}, []string{"old"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := deltaxds.NewStream(2)
+			s := deltaxds.NewStream(2, 0)
 			before := [2]deltaxds.Offer{
 				deltaxds.Whole([]*deltaxds.Resource{old}), deltaxds.Whole([]*deltaxds.Resource{refersToOld}),
 			}
@@ -82,7 +82,7 @@ func TestRemovalsComeAfterTheChangesOfLaterTypes(t *testing.T) {
 
 // TestARemovalDoesNotWaitForAnAnswerOfALaterType covers an agent without an Envoy, which answers nothing.
 func TestARemovalDoesNotWaitForAnAnswerOfALaterType(t *testing.T) {
-	s := deltaxds.NewStream(2)
+	s := deltaxds.NewStream(2, 0)
 	offers := [2]deltaxds.Offer{
 		deltaxds.Whole([]*deltaxds.Resource{cluster(t, "a", 1)}), deltaxds.Whole([]*deltaxds.Resource{cluster(t, "user", 1)}),
 	}
@@ -103,9 +103,46 @@ func TestARemovalDoesNotWaitForAnAnswerOfALaterType(t *testing.T) {
 	}
 }
 
+// TestATypeIsSentInParts: one resource fits into a response. Later types wait for the last part, which they may refer
+// to, and the removals of earlier types for what later types still have to send.
+func TestATypeIsSentInParts(t *testing.T) {
+	old := []*deltaxds.Resource{cluster(t, "old", 1)}
+	all := []*deltaxds.Resource{cluster(t, "a", 1), cluster(t, "b", 1), cluster(t, "c", 1)}
+	users := []*deltaxds.Resource{cluster(t, "x", 1), cluster(t, "y", 1)}
+	for name, offers := range map[string][2]deltaxds.Offer{
+		"offers of all":  {deltaxds.Whole(all), deltaxds.Whole(users)},
+		"partial offers": {deltaxds.Part(all, []string{"old"}), deltaxds.Part(users, nil)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := deltaxds.NewStream(2, 1)
+			s.Request(0, &discoveryv3.DeltaDiscoveryRequest{})
+			s.Request(1, &discoveryv3.DeltaDiscoveryRequest{})
+			drain(t, &s, [2]deltaxds.Offer{deltaxds.Whole(old), deltaxds.Whole(nil)})
+			s.Changed(0)
+			s.Changed(1)
+			kind, _, _ := s.Next()
+			r, rest := s.Respond(kind, offers[kind])
+			if contents(r) != "a" || kind != 0 || !rest || s.Due() || s.Idle(0) {
+				t.Errorf("%s of type %d is sent, there is a rest: %t, and more is due: %t", contents(r), kind, rest, s.Due())
+			}
+			nack := &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce(), ErrorDetail: invalid}
+			if got := s.Request(0, nack); got != deltaxds.NACK {
+				t.Errorf("a NACK is taken for %v", got)
+			}
+			got := drain(t, &s, offers)
+			if want := []string{"0:b", "0:c", "1:x", "1:y", "0:-old"}; !slices.Equal(got, want) {
+				t.Errorf("then %v is sent, want %v", got, want)
+			}
+			if !s.Idle(0) || !s.Idle(1) {
+				t.Error("it is not idle")
+			}
+		})
+	}
+}
+
 // TestAnOwnerMaySendWhatItChooses sends a change, and a part of it again after a NACK.
 func TestAnOwnerMaySendWhatItChooses(t *testing.T) {
-	s := deltaxds.NewStream(1)
+	s := deltaxds.NewStream(1, 0)
 	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{})
 	a, b := cluster(t, "a", 1), cluster(t, "b", 1)
 	r := s.Send(0, deltaxds.Part([]*deltaxds.Resource{b, a}, []string{"c"}))
@@ -131,7 +168,7 @@ func TestVersions(t *testing.T) {
 		a.Version(): false, strings.ToUpper(a.Version()): false, other.Version(): true, "": true, "1": true,
 		a.Version() + "+": true, strings.Repeat("g", 64): true,
 	} {
-		s := deltaxds.NewStream(1)
+		s := deltaxds.NewStream(1, 0)
 		s.Request(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: map[string]string{"a": version}})
 		r, _ := s.Respond(0, deltaxds.Whole([]*deltaxds.Resource{a}))
 		if (contents(r) == "a") != sent {
@@ -142,7 +179,7 @@ func TestVersions(t *testing.T) {
 
 // BenchmarkPart measures the comparison of one change among 10,000 resources: a stream's lock is held for as long.
 func BenchmarkPart(b *testing.B) {
-	s := deltaxds.NewStream(1)
+	s := deltaxds.NewStream(1, 0)
 	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{})
 	var all []*deltaxds.Resource
 	for i := range 10_000 {

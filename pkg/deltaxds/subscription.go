@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
 )
 
 // Wildcard is the name by which a client subscribes to all resources of a type.
@@ -24,6 +25,7 @@ type subscription struct {
 	urgent   bool // and the client has requested it, so it does not wait for the answer to the last response
 	whole    bool // only an offer of all resources can be compared with known
 	removes  bool // only removals are left to send, after the changes of later types
+	parts    bool // the last response lacked resources that did not fit
 }
 
 // known is a resource that a client has, or was sent last.
@@ -160,6 +162,9 @@ func (s *subscription) due() bool {
 	return s.changed && (s.sent == 0 || s.urgent) && (s.wildcard || len(s.names) > 0)
 }
 
+// inParts reports whether resources are left to send that did not fit into the last response.
+func (s *subscription) inParts() bool { return s.parts && (s.wildcard || len(s.names) > 0) }
+
 func (s *subscription) find(name string) (at int, has bool) {
 	return slices.BinarySearchFunc(s.known, name, func(k known, name string) int { return strings.Compare(k.name, name) })
 }
@@ -177,11 +182,26 @@ type difference struct {
 	resources []*discoveryv3.Resource
 	removed   []string
 	held      bool // there are removals that are left for later
+	left      bool // there are resources that are left for later
+	size      int  // of resources, in bytes
+	most      int  // bound of size if there is more than one resource; 0: none
+}
+
+// add adds a resource if it fits, and all before it did.
+func (d *difference) add(r *Resource) bool {
+	if d.most > 0 {
+		d.size += proto.Size(r.message)
+		d.left = d.left || len(d.resources) > 0 && d.size > d.most
+	}
+	if !d.left {
+		d.resources = append(d.resources, r.message)
+	}
+	return !d.left
 }
 
 // merge compares an offer of all resources with what the client has, and records that the client has it. With hold it
 // leaves removals for later.
-func (s *subscription) merge(all []*Resource, hold bool) (d difference) {
+func (s *subscription) merge(d *difference, all []*Resource, hold bool) {
 	before := s.known
 	size := len(all)
 	if !s.wildcard {
@@ -205,34 +225,34 @@ func (s *subscription) merge(all []*Resource, hold bool) (d difference) {
 			before = before[1:]
 		}
 		has := len(before) > 0 && before[0].name == name
-		if !has || before[0].version != r.version || r.version == unknown {
-			d.resources = append(d.resources, r.message)
+		now := known{name, r.version}
+		sent := has && before[0].version == r.version && r.version != unknown || d.add(r)
+		if !sent && has {
+			now = before[0]
 		}
 		if has {
 			before = before[1:]
 		}
-		s.known = append(s.known, known{name, r.version})
+		if sent || has {
+			s.known = append(s.known, now)
+		}
 	}
 	for _, k := range before {
 		gone(k)
 	}
-	return d
 }
 
 // update does what merge does, with an offer of some resources.
-func (s *subscription) update(some Offer, hold bool) (d difference) {
+func (s *subscription) update(d *difference, some Offer, hold bool) {
 	for _, r := range some.resources {
 		at, has := s.find(r.Name())
 		switch {
-		case !s.wants(r.Name()):
+		case !s.wants(r.Name()), has && s.known[at].version == r.version && r.version != unknown, !d.add(r):
 			continue
 		case !has:
 			s.known = slices.Insert(s.known, at, known{name: r.Name()})
-		case s.known[at].version == r.version && r.version != unknown:
-			continue
 		}
 		s.known[at].version = r.version
-		d.resources = append(d.resources, r.message)
 	}
 	for _, name := range some.gone {
 		at, has := s.find(name)
@@ -245,7 +265,6 @@ func (s *subscription) update(some Offer, hold bool) (d difference) {
 			d.removed = append(d.removed, name)
 		}
 	}
-	return d
 }
 
 func formatNonce(number uint64) string { return strconv.FormatUint(number, 10) }

@@ -27,7 +27,8 @@ const (
 	// that a NAT has dropped is detected within 14 s. pingTimeout is longer than the delay of an answer on a slow,
 	// congested uplink.
 	pingTime, pingTimeout = 10 * time.Second, 4 * time.Second
-	// maxMessage leaves room for the largest configuration of a gateway: 60,000 Envoy clusters of about 2 KB.
+	// maxMessage leaves room for the largest response of an xds-server: resources of 64 MiB (pkg/xds), and the names of
+	// removed ones.
 	maxMessage = 128 << 20
 )
 

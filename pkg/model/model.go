@@ -70,7 +70,7 @@ type WorkloadCluster struct {
 	APIServer  Endpoint   // the address that its edges dial
 	Others     []Endpoint // further apiservers, dialled in this order while the previous ones are unhealthy
 	Limits     Limits     // limits of its clients
-	Revoked    []string   // node names of its revoked edges
+	Revoked    []string   // node names of its revoked edges, the newest last
 	Withheld   bool       // not served: only Key, ID and Revoked are meaningful
 	Prepared   bool       // not served yet: its edges may connect and get no configuration
 	Network    *Network   // of a network: it has no Hostname, ExtraNames, APIServer and Others

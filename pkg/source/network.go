@@ -76,8 +76,8 @@ func (k *Kube) beside(
 }
 
 // dependents returns the keys of the Tunnels whose translation depends on the objects of a key: the Tunnels of the
-// networks of a Cluster depend on that Cluster, on its Tunnel and on that of its apiservers, which depends on the
-// Cluster too.
+// networks of a Cluster depend on that Cluster, on its Tunnel and on that of its apiservers. The latter depends on the
+// Cluster, also if there is no network. If it has not been processed yet, its own event follows.
 func (k *Kube) dependents(ctx context.Context, key model.Key) (keys []model.Key, err error) {
 	for _, cluster := range decision.ClustersOf(key.Name) {
 		var list v1alpha1.TunnelList
@@ -90,8 +90,9 @@ func (k *Kube) dependents(ctx context.Context, key model.Key) (keys []model.Key,
 		for i := range list.Items {
 			keys = append(keys, model.Key{Namespace: key.Namespace, Name: list.Items[i].Name})
 		}
-		if len(list.Items) > 0 {
-			keys = append(keys, model.Key{Namespace: key.Namespace, Name: decision.EgressTunnel(cluster)})
+		egress := model.Key{Namespace: key.Namespace, Name: decision.EgressTunnel(cluster)}
+		if _, known := k.records.clusters[egress]; known {
+			keys = append(keys, egress)
 		}
 	}
 	return slices.DeleteFunc(keys, func(other model.Key) bool { return other == key }), nil

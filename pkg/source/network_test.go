@@ -64,17 +64,24 @@ func (b *bed) remote(t *testing.T, cluster *clusterv1.Cluster, name, begin strin
 	)
 }
 
-func (b *bed) site(t *testing.T) (s site) {
+// apiservers creates the Tunnel of the apiservers of a Cluster, as recorded by the controller.
+func (b *bed) apiservers(t *testing.T, cluster *clusterv1.Cluster) *v1alpha1.Tunnel {
 	t.Helper()
-	s.cluster, s.own = b.pair(t, "c1", "a")
-	s.egress = b.create(t, "c1.egress", v1alpha1.TunnelSpec{ID: id("e"), EgressOf: "c1"},
-		metav1.NewControllerRef(s.cluster, clusterv1.GroupVersion.WithKind("Cluster")))
-	c, ok := decision.EgressCandidate(s.cluster, s.egress)
+	egress := b.create(t, cluster.Name+".egress", v1alpha1.TunnelSpec{ID: id("e"), EgressOf: cluster.Name},
+		metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind("Cluster")))
+	c, ok := decision.EgressCandidate(cluster, egress)
 	if !ok {
 		t.Fatal("the Tunnel of the apiservers claims nothing")
 	}
-	decision.Record(&s.egress.Status, b.names.Decide(domain, c))
-	b.writeStatus(t, s.egress)
+	decision.Record(&egress.Status, b.names.Decide(domain, c))
+	b.writeStatus(t, egress)
+	return egress
+}
+
+func (b *bed) site(t *testing.T) (s site) {
+	t.Helper()
+	s.cluster, s.own = b.pair(t, "c1", "a")
+	s.egress = b.apiservers(t, s.cluster)
 	s.network, s.tunnel = b.remote(t, s.cluster, "site1", "n")
 	s.record(t, b)
 	return s
@@ -283,6 +290,28 @@ func TestWithdrawalsOfNetworksDoNotWaitForTheController(t *testing.T) {
 			}
 			if err := b.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster); err != nil {
 				b.awaitNetwork(t, "c1.egress", has("withheld"))
+			}
+		})
+	}
+}
+
+// TestTheTunnelOfApiserversWithoutANetworkEndsWithItsCluster: nothing writes a status after the start.
+func TestTheTunnelOfApiserversWithoutANetworkEndsWithItsCluster(t *testing.T) {
+	for name, again := range map[string]bool{"the Cluster is deleted": false, "the Cluster is created again": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			cluster, _ := b.pair(t, "c1", "a")
+			b.apiservers(t, cluster)
+			b.run(t)
+			b.first(t, map[string][]string{"c1": none})
+			b.awaitNetwork(t, "c1.egress", has("egress"))
+			b.delete(t, cluster)
+			if again {
+				b.cluster(t, "c1")
+			}
+			b.awaitNetwork(t, "c1.egress", has("withheld"))
+			if _, err := b.EdgeToken(enrol.HashToken("c1.egress"), ""); err == nil {
+				t.Error("the token of the apiservers is accepted")
 			}
 		})
 	}

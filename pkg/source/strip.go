@@ -27,7 +27,7 @@ func stripCluster(object any) (any, error) {
 }
 
 // stripTunnel keeps the fields of a Tunnel that are read here: of its spec what withdraws something, of its status
-// what the controller has granted, and the token or the Pod of each edge.
+// what the controller has granted, the token or the Pod of each edge, and which are revoked.
 func stripTunnel(object any) (any, error) {
 	t, ok := object.(*v1alpha1.Tunnel)
 	if !ok {
@@ -51,7 +51,7 @@ func stripTunnel(object any) (any, error) {
 	kept.Status.Tokens, kept.Status.BootReportTokens = t.Status.Tokens, t.Status.BootReportTokens
 	for i := range t.Status.Edges {
 		e := &t.Status.Edges[i]
-		if e.TokenSHA256 == "" && e.Pod == nil {
+		if e.TokenSHA256 == "" && e.Pod == nil && e.RevokedAt == nil {
 			continue
 		}
 		of := v1alpha1.EdgeStatus{NodeID: e.NodeID, TokenSHA256: e.TokenSHA256, RevokedAt: e.RevokedAt}

@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 		"note":                      "long",
 	}
 	tunnel.Spec = v1alpha1.TunnelSpec{
-		ID: "shop00000000000000000", ExtraNames: []string{"api.example.org"}, RevokedEdges: []string{"e1"},
+		ID: "shop00000000000000000", ExtraNames: []string{"api.example.org"}, RevokedEdges: []string{"e3", "e1", "e9"},
 		Kubeconfig: v1alpha1.KubeconfigSpec{Mode: v1alpha1.KubeconfigModeConnect},
 		Limits:     v1alpha1.LimitsSpec{Connections: 7},
 		APIServer:  v1alpha1.APIServerSpec{Others: []v1alpha1.APIServerAddress{{Address: "10.0.0.2"}}},
@@ -57,11 +58,12 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 			{NodeID: "e1/" + tunnel.Spec.ID, TokenSHA256: "a", Host: "machine"},
 			{NodeID: "e2/" + tunnel.Spec.ID},
 			{NodeID: "CN=e1", Pod: &v1alpha1.EdgePodStatus{Name: "p", UID: "u"}},
+			{NodeID: "CN=e3", RevokedAt: ptr.To(metav1.NewTime(now))},
 		},
 	}
 	tunnel.Status.Kubeconfig.EndpointName = "eks.example.org"
 	kept := stripped(t, stripTunnel, tunnel)
-	if kept.Status.Conditions != nil || len(kept.Status.Edges) != 2 || kept.Labels != nil || len(kept.Annotations) != 1 {
+	if kept.Status.Conditions != nil || len(kept.Status.Edges) != 3 || kept.Labels != nil || len(kept.Annotations) != 1 {
 		t.Errorf("too much is kept: %+v", kept)
 	}
 	same := func(what string, of func(*metav1.PartialObjectMetadata, *v1alpha1.Tunnel) any) {
@@ -90,7 +92,7 @@ func TestResolutionUsesNoStrippedFields(t *testing.T) {
 	}
 	if w := translated(cluster, tunnel)[0].(model.WorkloadCluster); w.Withheld || len(w.ExtraNames) != 2 ||
 		len(w.Others) != 1 ||
-		len(w.Revoked) != 1 {
+		!slices.Equal(w.Revoked, []string{"e9", "e3", "e1"}) { // those that have enrolled are the last ones
 		t.Errorf("not all of it is served: %+v", w)
 	}
 	same("what is served", func(c *metav1.PartialObjectMetadata, t *v1alpha1.Tunnel) any { return translated(c, t) })

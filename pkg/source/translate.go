@@ -32,7 +32,8 @@ func translate(
 	if w.ID == "" {
 		return translation{cluster: w} // the id may be another Tunnel's, so nothing of this Tunnel applies
 	}
-	w.Revoked, _ = model.ValidateRevoked(tunnel.Spec.RevokedEdges)
+	revoked, _ := model.ValidateRevoked(tunnel.Spec.RevokedEdges)
+	w.Revoked = recordedLast(revoked, tunnel.Status.Edges)
 	served := tunnel.Status.Served
 	if served == nil || !admits(cluster, tunnel, now) {
 		return translation{cluster: w}
@@ -65,6 +66,27 @@ func translate(
 	}
 	t.cluster = w
 	return t
+}
+
+// recordedLast returns the revoked edges in their order, but those that the status has after the others, which may be
+// names that no edge has had.
+func recordedLast(revoked []string, edges []v1alpha1.EdgeStatus) []string {
+	if len(revoked) < 2 {
+		return revoked
+	}
+	recorded := map[string]bool{}
+	for i := range edges {
+		recorded[edges[i].NodeID] = true
+	}
+	var last []string
+	first := slices.DeleteFunc(revoked, func(node string) bool {
+		if !recorded[model.NodeID(node)] {
+			return false
+		}
+		last = append(last, node)
+		return true
+	})
+	return append(first, last...)
 }
 
 // admits reports whether edges of a Tunnel may enrol, according to its Cluster, its spec and the clock: the Tunnel

@@ -15,11 +15,17 @@ import (
 // every gateway, and the owners of all namespaces can cause changes, with names that no edge has had.
 const denyInterval = 250 * time.Millisecond
 
+// maxFiltered bounds the revoked edges that the listeners of gateways deny, about 170 bytes each, twice. Envoy compares
+// each with the leaf of each handshake, and the owners of all namespaces can write names. The agents of gateways deny
+// all, so a listener matters only while its agent does not answer. maxFilteredOfTunnel bounds those of one Tunnel: the
+// last ones, because a leaf lives for a day.
+const maxFiltered, maxFilteredOfTunnel = 16_384, 64
+
 // denials are the revoked edges and the ended tunnels.
 type denials struct {
 	ended    map[string]time.Time // until when edges may have a valid certificate, by tunnel id
 	denied   model.Denied         // all, sorted: a reverse tunnel outlives its certificate
-	filter   model.Denied         // for Envoys: denied without ids for which no valid leaf can exist
+	filter   model.Denied         // for Envoys: a part of the edges, and the ids for which a valid leaf can exist
 	changed  chan struct{}        // closed when denied changes
 	timer    *time.Timer          // for the next id to leave filter, or the end of denyInterval; nil: there is none
 	stopped  bool
@@ -33,9 +39,9 @@ func newDenials() denials {
 
 // resolve updates denied and filter, and returns whether filter has changed. next is the time of its next change
 // without an event; zero: there is none.
-func (d *denials) resolve(now time.Time, revoked []model.EdgeRef) (changed bool, next time.Time) {
+func (d *denials) resolve(now time.Time, revoked, filtered []model.EdgeRef) (changed bool, next time.Time) {
 	d.stale, d.resolved = false, now
-	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: revoked}
+	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: filtered}
 	for _, id := range denied.IDs {
 		until := d.ended[id]
 		if !until.After(now) {
@@ -94,10 +100,10 @@ func (s *Server) deny() {
 		s.mu.Unlock()
 		return
 	}
-	revoked := s.revoked()
+	revoked, filtered := s.revoked()
 	s.mu.Lock()
 	before := s.denials.changed
-	changed, next := s.denials.resolve(now, revoked)
+	changed, next := s.denials.resolve(now, revoked, filtered)
 	s.schedule(now, next)
 	s.mu.Unlock()
 	if changed {

@@ -10,10 +10,13 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/internal/logtest"
@@ -222,6 +225,89 @@ func TestDenialsAreAppliedTogether(t *testing.T) {
 			t.Errorf("%d changes were applied %d times, want at most %d", changes, n, most)
 		}
 	})
+}
+
+// TestTheFilterOfGatewaysIsBounded: the owners of namespaces can revoke any number of names that no edge has had. What
+// the agents of gateways deny is complete.
+func TestTheFilterOfGatewaysIsBounded(t *testing.T) {
+	const tunnels, each = 300, 1024
+	all := make([]model.WorkloadCluster, tunnels)
+	for i := range all {
+		all[i] = withheld(workload(fmt.Sprintf("c%dx", i)))
+		for n := range each {
+			all[i].Revoked = append(all[i].Revoked, fmt.Sprintf("edge-%d", (n*7)%each)) // not in the order of names
+		}
+	}
+	few := withheld(workload("few"))
+	few.Key.Namespace, few.Revoked = "small", []string{"edge-a", "edge-b"}
+	b := newBed(t, append(all, few)...)
+	a := b.envoy(t, gateway)
+	a.fetch(t, cds)
+	a.subscribe(t, lds, nil)
+	first := publicListener(t, a.next(t))
+	inFilter := deniedBy(t, first.GetFilterChains()[0]) // that of lanes is a copy
+	if len(inFilter) == 0 || len(inFilter) > 16_384 {
+		t.Errorf("the filter denies %d edges", len(inFilter))
+	}
+	for _, wc := range append(all, few) {
+		newest := model.EdgeRef{ID: domain.TunnelID(wc.ID), Node: model.NodeID(wc.Revoked[len(wc.Revoked)-1])}
+		if !inFilter[newest] {
+			t.Fatalf("the filter does not deny %v", newest)
+		}
+	}
+	if !inFilter[model.EdgeRef{ID: domain.TunnelID(few.ID), Node: model.NodeID("edge-a")}] {
+		t.Error("the filter does not deny all edges of a namespace with few")
+	}
+	if denied, _ := b.Denied(); len(denied.Edges) != tunnels*each+2 {
+		t.Errorf("%d edges are denied", len(denied.Edges))
+	}
+	b.Replace(append(all, few))
+	late := b.envoy(t, gateway)
+	late.fetch(t, cds)
+	late.subscribe(t, lds, nil)
+	if !proto.Equal(first, publicListener(t, late.next(t))) {
+		t.Error("the same revocations give another listener")
+	}
+}
+
+// publicListener returns the public listener of a response.
+func publicListener(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) *listenerv3.Listener {
+	t.Helper()
+	for _, resource := range r.GetResources() {
+		l := &listenerv3.Listener{}
+		if err := resource.GetResource().UnmarshalTo(l); err != nil {
+			t.Fatal(err)
+		}
+		if l.GetName() == "public" {
+			return l
+		}
+	}
+	t.Fatal("there is no public listener")
+	return nil
+}
+
+// deniedBy returns the edges that a filter chain denies, by the names in their leaves.
+func deniedBy(t *testing.T, chain *listenerv3.FilterChain) map[model.EdgeRef]bool {
+	t.Helper()
+	for _, filter := range chain.GetFilters() {
+		rbac := &rbacv3.RBAC{}
+		if filter.GetTypedConfig().UnmarshalTo(rbac) != nil {
+			continue
+		}
+		denied := map[model.EdgeRef]bool{}
+		for _, policy := range rbac.GetRules().GetPolicies() {
+			for _, p := range policy.GetPrincipals() {
+				both := p.GetAndIds().GetIds()
+				denied[model.EdgeRef{
+					ID:   both[0].GetAuthenticated().GetPrincipalName().GetExact(),
+					Node: both[1].GetAuthenticated().GetPrincipalName().GetExact(),
+				}] = true
+			}
+		}
+		return denied
+	}
+	t.Fatal("the chain denies nothing")
+	return nil
 }
 
 // revoke publishes a workload cluster that revokes nodes.

@@ -33,5 +33,8 @@ func (s *Server) StopBuilding() (goOn func()) {
 	}
 }
 
+// SetMaxResponse sets how many bytes of resources a response of a new stream may have.
+func (s *Server) SetMaxResponse(bytes int) { s.maxResponse = bytes }
+
 // SetTunnelStreams sets how many streams the edges of one tunnel may have.
 func (s *Server) SetTunnelStreams(n int) { s.limits.tunnelStreams = n }

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 
@@ -64,16 +65,21 @@ func (s *Server) revokes(edge model.Subject) bool {
 	)
 }
 
-// revoked returns all revoked edges, sorted. It omits names that no edge can have: Envoy has no use for them.
-func (s *Server) revoked() []model.EdgeRef {
-	var all []model.EdgeRef
+// revoked returns all revoked edges, and those of them that Envoys deny, both sorted. It omits names that no edge can
+// have: Envoy has no use for them. Equal revocations give equal results.
+func (s *Server) revoked() (all, filtered []model.EdgeRef) {
+	byNamespace := map[string][][]model.EdgeRef{} // of each Tunnel
 	add := func(id string) {
 		for _, wc := range s.revoking(id) {
-			for _, edge := range wc.RevokedEdges() {
+			var edges []model.EdgeRef // the newest first
+			for _, edge := range slices.Backward(wc.RevokedEdges()) {
 				if model.ValidateNodeName(edge.Node) == nil && model.ValidateGatewayName(edge.Node) != nil {
-					all = append(all, edge)
+					edges = append(edges, edge)
 				}
 			}
+			all = append(all, edges...)
+			in := wc.Key.Namespace
+			byNamespace[in] = append(byNamespace[in], edges[:min(len(edges), maxFilteredOfTunnel)])
 		}
 	}
 	for id := range s.tunnels {
@@ -84,6 +90,29 @@ func (s *Server) revoked() []model.EdgeRef {
 			add(id)
 		}
 	}
-	slices.SortFunc(all, model.EdgeRef.Compare)
-	return slices.Compact(all)
+	namespaces := make([][]model.EdgeRef, 0, len(byNamespace))
+	for _, in := range slices.Sorted(maps.Keys(byNamespace)) {
+		slices.SortFunc(byNamespace[in], func(a, b []model.EdgeRef) int {
+			return slices.CompareFunc(a, b, model.EdgeRef.Compare)
+		})
+		namespaces = append(namespaces, inTurn(byNamespace[in]))
+	}
+	return ordered(all), ordered(inTurn(namespaces))
+}
+
+// inTurn returns the first edge of each list, then the second of each, and so on: at most maxFiltered.
+func inTurn(lists [][]model.EdgeRef) (all []model.EdgeRef) {
+	for i := 0; len(lists) > 0 && len(all) < maxFiltered; i++ {
+		lists = slices.DeleteFunc(lists, func(l []model.EdgeRef) bool { return len(l) <= i })
+		for _, l := range lists[:min(len(lists), maxFiltered-len(all))] {
+			all = append(all, l[i])
+		}
+	}
+	return all
+}
+
+// ordered sorts edges, and removes duplicates.
+func ordered(edges []model.EdgeRef) []model.EdgeRef {
+	slices.SortFunc(edges, model.EdgeRef.Compare)
+	return slices.Compact(edges)
 }

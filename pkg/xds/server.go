@@ -58,6 +58,8 @@ type Server struct {
 
 	limits *limits
 
+	maxResponse int // see the constant; changed only in tests
+
 	// publishing orders changes: each publisher holds it while it builds and sends. No stream of an edge takes it.
 	publishing sync.Mutex
 	common     map[string]types.Resource // the Envoy clusters of every gateway, whose names no tunnel may have
@@ -114,6 +116,7 @@ func NewServer(inst model.Installation, log *slog.Logger) *Server {
 		close:          closeAll,
 		logged:         limit.NewRates(maxLogged),
 		limits:         newLimits(),
+		maxResponse:    maxResponse,
 		clusters:       map[model.Key]model.WorkloadCluster{},
 		withheld:       newWithheld(),
 		holders:        map[string]model.Key{},

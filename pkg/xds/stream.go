@@ -28,6 +28,9 @@ import (
 const (
 	// maxDetail is how many bytes are logged of an Envoy's, or its agent's, reason to reject resources.
 	maxDetail = 2 << 10
+	// maxResponse bounds the resources in a response: half of what agents accept. The names of removed resources need a
+	// part of the other half. One resource may be larger.
+	maxResponse = 64 << 20
 	// maxLogged is how many nodes and reasons are recorded for the limits of the log.
 	maxLogged = 4096
 )
@@ -177,7 +180,7 @@ func newStream(s *Server, subject model.Subject, conn adsConn, end func(error)) 
 	n := len(typesOf(subject.Role))
 	return stream{
 		server: s, subject: subject, conn: conn, cancel: end,
-		progress: make([]progress.Progress, n), state: deltaxds.NewStream(n),
+		progress: make([]progress.Progress, n), state: deltaxds.NewStream(n, s.maxResponse),
 	}
 }
 

@@ -1,7 +1,10 @@
 package xds_test
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -253,5 +257,51 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 	if code := a.refusal(t); code != codes.Unavailable {
 		t.Errorf("the stream ended with %s", code)
+	}
+}
+
+// TestAGatewayWithManyEnvoyClustersReconnects: the server takes the names and versions of 100,000 Envoy clusters, and
+// sends those that do not fit into a response after the answer, before the listeners, which refer to them.
+func TestAGatewayWithManyEnvoyClustersReconnects(t *testing.T) {
+	const had, most = 100_000, 8 << 10
+	all := make([]model.WorkloadCluster, 50)
+	for i := range all {
+		all[i] = workload(fmt.Sprintf("c%dx", i))
+	}
+	b := newBed(t, all...)
+	want := b.envoy(t, gateway).fetch(t, cds)
+	b.SetMaxResponse(most)
+	for name, have := range map[string]int{"it has other ones": had, "it has none": 0} {
+		t.Run(name, func(t *testing.T) {
+			old := make(map[string]string, have)
+			for i := range have {
+				old[fmt.Sprintf("cluster-%d.of-a-namespace.tunnels.example.com", i)] = strings.Repeat("a", 64)
+			}
+			a := b.envoy(t, gateway)
+			a.subscribe(t, cds, old)
+			a.subscribe(t, lds, nil)
+			got, parts := map[string]string{}, 0
+			for listeners := false; len(got) < len(want) || len(old) > 0 || !listeners; {
+				r := a.next(t)
+				if r.GetTypeUrl() == lds {
+					if listeners = true; len(got) < len(want) {
+						t.Errorf("listeners are sent after %d of %d Envoy clusters", len(got), len(want))
+					}
+					continue
+				}
+				parts++
+				all := &discoveryv3.DeltaDiscoveryResponse{Resources: r.GetResources()}
+				if n := len(r.GetResources()); n > 1 && proto.Size(all) > most+4*n { // 4 bytes are around each
+					t.Errorf("part %d has %d resources of %d bytes", parts, n, proto.Size(all))
+				}
+				maps.Copy(got, versions(r))
+				for _, name := range r.GetRemovedResources() {
+					delete(old, name)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" || parts < 2 {
+				t.Errorf("in %d parts:\n%s", parts, diff)
+			}
+		})
 	}
 }

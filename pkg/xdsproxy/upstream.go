@@ -25,7 +25,7 @@ var errSilent = errors.New("the xds-server has not answered in time")
 var reopening = retry.Backoff{Min: 200 * time.Millisecond, Max: 4 * time.Second}
 
 const (
-	// maxMessage is enough for 60,000 Envoy clusters of about 2 KB.
+	// maxMessage leaves room for resources of 64 MiB, which pkg/xds sends together, and the names of removed ones.
 	maxMessage = 128 << 20
 	// maxUnsent is the number of requests that may wait until the xds-server reads them.
 	maxUnsent = 64

@@ -68,13 +68,13 @@ func removed(network *v1alpha1.RemoteNetwork, cluster *clusterv1.Cluster) bool {
 
 // owner returns the object that controls the Tunnel; nil: it does not exist, or there has been no network yet. The
 // Tunnel of apiservers stays when the last network is gone: nothing is reachable by it then, and control planes refer
-// to its Secret, or have its content on their machines.
+// to its Secret, or have its content on their machines. One without a controller was restored, or moved here.
 func (g group) owner() client.Object {
 	switch {
 	case g.ofNetwork() && g.network != nil && g.cluster != nil:
 		return g.network
 	case !g.ofNetwork() && g.cluster != nil &&
-		(len(g.networks) > 0 || g.tunnel != nil && metav1.IsControlledBy(g.tunnel, g.cluster)):
+		(len(g.networks) > 0 || g.tunnel != nil && !controlledByOther(g.tunnel, g.cluster)):
 		return g.cluster
 	}
 	return nil
@@ -95,10 +95,12 @@ func (g group) foreign() bool {
 	return decision.EgressTunnel(spec.EgressOf) != g.key.Name
 }
 
-// ofEarlier reports whether the Tunnel of a network was decided for an earlier Cluster of the same name, which the
-// RemoteNetwork has outlived. A Tunnel that was moved here, or waits for its Cluster, has no Cluster on record.
+// ofEarlier reports whether a Tunnel was decided for an earlier Cluster of the same name, which the RemoteNetwork, or
+// the Tunnel of apiservers without a controller, has outlived. A Tunnel that was moved here, or waits for its Cluster,
+// has no Cluster on record.
 func (g group) ofEarlier() bool {
-	if !g.ofNetwork() || g.tunnel == nil || g.cluster == nil || g.tunnel.Status.Served == nil {
+	if g.tunnel == nil || g.cluster == nil || g.tunnel.Status.Served == nil ||
+		!g.ofNetwork() && metav1.GetControllerOf(g.tunnel) != nil {
 		return false
 	}
 	recorded := g.tunnel.Status.Served.ClusterUID

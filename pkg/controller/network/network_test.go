@@ -272,6 +272,41 @@ func TestTheTunnelOfApiserversOutlivesTheirNetworks(t *testing.T) {
 		"the Cluster is gone": {
 			change: func(*clusterv1.Cluster, *v1alpha1.Tunnel) *clusterv1.Cluster { return nil }, ends: true,
 		},
+		"the Tunnel was restored without an owner": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				egress.OwnerReferences, egress.Status = nil, v1alpha1.TunnelStatus{}
+				return c
+			},
+		},
+		"the Tunnel has waited for the Cluster, too long": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				egress.OwnerReferences, egress.Status.Served = nil, &v1alpha1.ServedStatus{EnrolmentOnly: true}
+				egress.Annotations = map[string]string{
+					v1alpha1.PreparedAnnotation: time.Now().Add(-time.Hour).Format(time.RFC3339),
+				}
+				return c
+			},
+		},
+		"the owner was removed": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				egress.OwnerReferences = nil
+				return c
+			},
+		},
+		"the owner was removed, and the Cluster is another one": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				egress.OwnerReferences, c.UID = nil, "b"
+				return c
+			},
+			ends: true,
+		},
+		"the owner was removed, and the Cluster is another one and paused": {
+			change: func(c *clusterv1.Cluster, egress *v1alpha1.Tunnel) *clusterv1.Cluster {
+				egress.OwnerReferences, c.UID, c.Spec.Paused = nil, "b", ptr.To(true)
+				return c
+			},
+			ends: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := kubetest.Cluster("prod", "c1")
@@ -294,6 +329,16 @@ func TestTheTunnelOfApiserversOutlivesTheirNetworks(t *testing.T) {
 			reconcileOnce(t, api, egress)
 			if gone, denied := ended(t, api, egress); gone != tc.ends || denied != tc.ends {
 				t.Errorf("the Tunnel is gone: %t, its nodes are denied: %t, want %t", gone, denied, tc.ends)
+			}
+			if tc.ends {
+				return
+			}
+			now := &v1alpha1.Tunnel{}
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(egress), now); err != nil {
+				t.Fatal(err)
+			}
+			if _, waits := now.PreparedUntil(); waits || !metav1.IsControlledBy(now, cluster) {
+				t.Errorf("the Tunnel is not the Cluster's: %+v", now.ObjectMeta)
 			}
 		})
 	}

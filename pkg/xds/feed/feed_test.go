@@ -25,7 +25,7 @@ type client struct {
 }
 
 func newClient(f *Feed, has map[string]string) *client {
-	c := &client{feed: f, reader: NewReader(false, nil), state: deltaxds.NewStream(1), has: maps.Clone(has)}
+	c := &client{feed: f, reader: NewReader(false, nil), state: deltaxds.NewStream(1, 0), has: maps.Clone(has)}
 	if c.has == nil {
 		c.has = map[string]string{}
 	}
