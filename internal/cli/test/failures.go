@@ -37,7 +37,9 @@ func printThrough(p *output.Page, r *throughReport) {
 	)
 	for i := range r.Clusters {
 		if c := &r.Clusters[i]; c.Down {
-			p.Line(output.Styled(output.StyleBad, c.keyOf().String()), output.Plain(": does not answer: the last request failed"))
+			p.Line(
+				output.Styled(output.StyleBad, c.keyOf().String()), output.Plain(": does not answer: the last request failed"),
+			)
 		}
 	}
 	word := output.Styled(output.StyleGood, "OK")

@@ -189,7 +189,7 @@ func TestObserverCountsWhatBreaks(t *testing.T) {
 	}
 }
 
-// TestObserverReportsWhatIsDown ends a server shortly before the end of the observation, or lets it be away for a while.
+// TestObserverReportsWhatIsDown ends a server shortly before the end of the observation, or has it away for a while.
 func TestObserverReportsWhatIsDown(t *testing.T) {
 	for _, returns := range []bool{false, true} {
 		s := newServer(t)
