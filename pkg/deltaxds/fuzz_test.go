@@ -392,6 +392,8 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte{0, 0, 6, 0, 10, 0, 11, 0, 4, 0, 3, 0})
 	f.Add([]byte{6, 1, 0, 0x11, 0, 0x33, 10, 1, 11, 0, 4, 0, 0, 0x31, 9, 2, 7, 0x11, 6, 0x11, 8, 3})
 	f.Add([]byte{0, 0, 0, 1, 6, 0, 6, 1, 10, 0, 3, 0, 3, 1, 11, 0, 10, 1, 0, 0x21, 11, 0, 5, 0, 5, 0, 7, 0x20, 6, 0x20})
+	// A client that ends its subscription to all, and begins it again, waits for a response even if there is nothing.
+	f.Add([]byte{200, 51, 253, 26, 190, 30, 127, 59, 114, 35, 197, 147, 155, 17, 135, 68, 94, 1, 150, 191})
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		for _, most := range []int{0, oneResource} {
 			w := newWorld(t, most)

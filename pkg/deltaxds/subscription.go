@@ -118,7 +118,7 @@ func (s *subscription) name(name string) {
 func (s *subscription) subscribe(name string) {
 	if name == Wildcard {
 		if !s.wildcard {
-			s.wildcard = true
+			s.wildcard, s.owed = true, true
 			s.compare()
 		}
 		return
