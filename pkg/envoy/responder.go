@@ -214,6 +214,9 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 		manager.GetRouteConfig().RequestHeadersToRemove = []string{network.IdentityHeader}
 	}
 	manager.AccessLog = accesslog.Of(inst.AccessLog, connectListener, version.has(connectionLogged))
+	if version.has(ownAddress) {
+		manager.EarlyHeaderMutationExtensions = typed.EarlyHeaders()
+	}
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
 	manager.StripTrailingHostDot = true
