@@ -4,13 +4,16 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/freeport"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -21,6 +24,28 @@ func (in *installation) upgraded(t *testing.T) {
 	for _, g := range in.gateways {
 		g.bind.Version = envoy.Current
 		g.deny(t, in, model.Denied{})
+	}
+}
+
+// TestAClientThatSendsAPartOfItsRequestIsClosed: from its first byte on a request is active, and such a client would
+// be held for an hour.
+func TestAClientThatSendsAPartOfItsRequestIsClosed(t *testing.T) {
+	in := newInstallation(t, 1, cluster(t, "c1", freeport.Endpoint(t)))
+	in.upgraded(t)
+	for _, part := range []string{"C", "CONNECT a", "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n"} {
+		envoytest.Eventually(t, fmt.Sprintf("a client that has sent %q is closed", part), func() error {
+			conn, err := net.DialTimeout("tcp", in.gateways[0].bind.Connect.String(), envoytest.Patience)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(8 * time.Second)) // four times the timeout
+			_, _ = io.WriteString(conn, part)
+			if _, err = io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				return fmt.Errorf("it stays: %w", err)
+			}
+			return nil
+		})
 	}
 }
 

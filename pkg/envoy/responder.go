@@ -224,7 +224,10 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	// second for the client to close first.
 	manager.DelayedCloseTimeout = durationpb.New(0)
 	// A client sends its request at once. A connection that Envoy has lost is closed, and its client retries: see
-	// docs/decisions/0023-client-first-message.md.
+	// docs/decisions/0023-client-first-message.md. A request that has begun has as long: the idle timeout ends none.
+	if version.has(requestsBounded) {
+		manager.RequestHeadersTimeout = durationpb.New(lostTimeout)
+	}
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(lostTimeout)}
 	l.FilterChains = []*listenerv3.FilterChain{
 		{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}},
