@@ -97,6 +97,24 @@ func TestLimitsChangeInPlace(t *testing.T) {
 	}
 }
 
+// TestANetworkLeavesTunnelsToItsCluster: its machines use reverse tunnels of the Cluster, and its limit is its own.
+func TestANetworkLeavesTunnelsToItsCluster(t *testing.T) {
+	for connections, want := range map[int64]string{0: "", 600: "600", 1024: "1024", 4000: "1024", 10_000: "1024"} {
+		wc := siteOf()
+		wc.Limits = model.Limits{Connections: connections}
+		wc.Network.EgressID, wc.Network.APIServerID = "", "bbbbbbbbbbbbbbbbbbbb"
+		clusters := envoy.TunnelClusters(model.Installation{Domain: domain, Workers: 4}, wc)
+		tunnel, ok := envoy.TunnelOf(packed(t, clusters[0]))
+		name := "apiserver/" + domain.TunnelID(wc.ID)
+		if !ok || clusters[0].GetName() != name || tunnel.ID != domain.TunnelID(wc.Network.APIServerID) {
+			t.Fatalf("got %v", clusters)
+		}
+		if got := tunnel.Limits["circuit_breakers."+name+".default.max_requests"]; got != want {
+			t.Errorf("with connections: %d, the limit is %q, want %q", connections, got, want)
+		}
+	}
+}
+
 // TestBandwidthIsKept has an edge with a limit, which is then removed.
 func TestBandwidthIsKept(t *testing.T) {
 	const limit, size = 1 << 20, 4 << 20

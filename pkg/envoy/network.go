@@ -76,7 +76,7 @@ func forNetwork(inst model.Installation, wc model.WorkloadCluster) []*clusterv3.
 		clusters = append(clusters, dialledAPIServer(forwardCluster(id), wc.Network.APIServers, wc.Limits))
 	case wc.Network.APIServerID != "":
 		clusters = append(
-			clusters, tunnelCluster(forwardCluster(id), inst.Domain.TunnelID(wc.Network.APIServerID), wc.Limits),
+			clusters, tunnelCluster(forwardCluster(id), inst.Domain.TunnelID(wc.Network.APIServerID), wc.Limits.Forwarded()),
 		)
 	}
 	return clusters

@@ -1,12 +1,10 @@
 package envoy
 
 import (
-	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	headermutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/pkg/envoy/accesslog"
@@ -82,14 +80,7 @@ func forwardManager(inst model.Installation, version Version) *listenerv3.Filter
 func identified(
 	manager *hcmv3.HttpConnectionManager, inst model.Installation, version Version, owner, header, value string,
 ) *listenerv3.Filter {
-	manager.EarlyHeaderMutationExtensions = []*corev3.TypedExtensionConfig{
-		typed.Extension("identity", &headermutationv3.HeaderMutation{Mutations: []*mutationv3.HeaderMutation{{
-			Action: &mutationv3.HeaderMutation_Append{Append: &corev3.HeaderValueOption{
-				Header:       &corev3.HeaderValue{Key: header, Value: value},
-				AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-			}},
-		}}}),
-	}
+	manager.EarlyHeaderMutationExtensions = typed.EarlyHeaders(&corev3.HeaderValue{Key: header, Value: value})
 	manager.Http2ProtocolOptions = multiplex.Edge()
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(multiplex.UnusedAfter)}
 	manager.RequestHeadersTimeout = durationpb.New(helloTimeout)

@@ -214,6 +214,9 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 		manager.GetRouteConfig().RequestHeadersToRemove = []string{network.IdentityHeader}
 	}
 	manager.AccessLog = accesslog.Of(inst.AccessLog, connectListener, version.has(connectionLogged))
+	if version.has(ownAddress) {
+		manager.EarlyHeaderMutationExtensions = typed.EarlyHeaders()
+	}
 	manager.CodecType = hcmv3.HttpConnectionManager_HTTP1
 	manager.StripPortMode = &hcmv3.HttpConnectionManager_StripAnyHostPort{StripAnyHostPort: true}
 	manager.StripTrailingHostDot = true
@@ -221,7 +224,10 @@ func gatewayConnect(inst model.Installation, at model.Endpoint, version Version)
 	// second for the client to close first.
 	manager.DelayedCloseTimeout = durationpb.New(0)
 	// A client sends its request at once. A connection that Envoy has lost is closed, and its client retries: see
-	// docs/decisions/0023-client-first-message.md.
+	// docs/decisions/0023-client-first-message.md. A request that has begun has as long: the idle timeout ends none.
+	if version.has(requestsBounded) {
+		manager.RequestHeadersTimeout = durationpb.New(lostTimeout)
+	}
 	manager.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(lostTimeout)}
 	l.FilterChains = []*listenerv3.FilterChain{
 		{Name: connectListener, Filters: []*listenerv3.Filter{managerFilter(manager)}},

@@ -31,6 +31,8 @@ var (
 	quickRetries          = Version{0, 1} // gateways: the first retry of a request whose tunnel has ended comes at once
 	lanes                 = Version{0, 1} // lanes: further reverse tunnels of an edge, with node ids of their own
 	forwarded             = Version{0, 1} // gateways: clients are forwarded to other gateways
+	ownAddress            = Version{0, 1} // gateways: a request by CONNECT decides no address in the access log
+	requestsBounded       = Version{0, 1} // gateways: requests by CONNECT have a deadline
 	networks              = Version{0, 1} // networks of apiservers: scopes, and Envoy clusters with a slash in their names
 )
 

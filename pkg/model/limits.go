@@ -32,6 +32,14 @@ func (l Limits) MaxConnections() uint32 { return uint32(cmp.Or(l.Connections, De
 // MaxPending returns how many connections may wait.
 func (l Limits) MaxPending() uint32 { return uint32(cmp.Or(l.Pending, DefaultPending)) }
 
+// Forwarded returns the limits of a network's machines that reach their apiserver through the reverse tunnels of its
+// Cluster. These are not the network's own: it may have at most as many connections as those reverse tunnels carry that
+// an edge of the Cluster keeps for one name to one worker of a gateway. Otherwise the others had none.
+func (l Limits) Forwarded() Limits {
+	l.Connections = min(int64(l.MaxConnections()), TunnelsPerWorker*DefaultConnections)
+	return l
+}
+
 // ValidateLimits returns the valid limits, and an error for each invalid one, which is set to its default.
 func ValidateLimits(l Limits) (good Limits, bad []*FieldError) {
 	check := func(field string, value *int64, least, most int64, what string) {

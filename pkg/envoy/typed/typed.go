@@ -6,11 +6,13 @@ package typed
 import (
 	"net/netip"
 
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	headermutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -78,6 +80,24 @@ func RetryAnswers(policy *routev3.RetryPolicy, header string) *routev3.RetryPoli
 		Name: header, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
 	})
 	return policy
+}
+
+// EarlyHeaders changes the headers of each request before Envoy uses any of them. It sets some, whatever the request
+// contains, and removes X-Forwarded-For: an HTTP connection manager, and each one behind it, would take the address of
+// the connection from it.
+func EarlyHeaders(set ...*corev3.HeaderValue) []*corev3.TypedExtensionConfig {
+	config := &headermutationv3.HeaderMutation{}
+	for _, header := range set {
+		config.Mutations = append(config.Mutations, &mutationv3.HeaderMutation{
+			Action: &mutationv3.HeaderMutation_Append{Append: &corev3.HeaderValueOption{
+				Header: header, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+			}},
+		})
+	}
+	config.Mutations = append(config.Mutations, &mutationv3.HeaderMutation{
+		Action: &mutationv3.HeaderMutation_Remove{Remove: "x-forwarded-for"},
+	})
+	return []*corev3.TypedExtensionConfig{Extension("identity", config)}
 }
 
 // CIDRRanges returns ranges of addresses.
