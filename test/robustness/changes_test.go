@@ -12,6 +12,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fairlead/fairlead/test/lab"
@@ -58,17 +61,25 @@ func (in *installation) move(ctx context.Context, m *member) (end func() error, 
 
 // writeMoved has clusterctl write the namespace of an installation to a new folder, and removes what is not of a
 // Cluster: clusterctl has no way to choose one. It pauses all of them meanwhile, and refuses while one is paused. It is
-// not interrupted when an attempt ends, because it would leave them paused.
+// not interrupted when an attempt ends, because it would leave them paused. If it ends without success, Clusters that it
+// has paused are set going again, as its user has to.
 func (in *installation) writeMoved(
 	ctx context.Context, l *lab.Lab, cluster string,
 ) (dir string, err error) {
 	if dir, err = os.MkdirTemp(in.Dir, "moved-"+cluster+"-"); err != nil {
 		return "", fmt.Errorf("moving %s: %w", cluster, err)
 	}
+	var before map[string]bool
+	if err := in.again(ctx, func(ctx context.Context) (err error) {
+		before, err = paused(ctx, l)
+		return err
+	}); err != nil {
+		return "", err
+	}
 	if err := proc.Wait(ctx, patience, func(ctx context.Context) error {
 		return in.clusterctl(ctx, l, "--to-directory="+dir)
 	}); err != nil {
-		return "", err
+		return "", errors.Join(err, in.again(ctx, func(ctx context.Context) error { return unpause(ctx, l, before) }))
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
@@ -87,6 +98,39 @@ func (in *installation) writeMoved(
 		}
 	}
 	return dir, nil
+}
+
+// paused returns the names of the Clusters of an installation that are paused.
+func paused(ctx context.Context, l *lab.Lab) (map[string]bool, error) {
+	var all clusterv1.ClusterList
+	if err := l.Management.Client.List(ctx, &all, client.InNamespace(world.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing Clusters: %w", err)
+	}
+	names := map[string]bool{}
+	for i := range all.Items {
+		names[all.Items[i].Name] = ptr.Deref(all.Items[i].Spec.Paused, false)
+	}
+	return names, nil
+}
+
+// unpause ends the pause of the Clusters that were not paused before.
+func unpause(ctx context.Context, l *lab.Lab, before map[string]bool) error {
+	now, err := paused(ctx, l)
+	if err != nil {
+		return err
+	}
+	for name, is := range now {
+		if !is || before[name] {
+			continue
+		}
+		cluster := &clusterv1.Cluster{}
+		cluster.Namespace, cluster.Name = world.Namespace, name
+		change := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":null}}`))
+		if err := l.Management.Client.Patch(ctx, cluster, change); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("unpausing %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // ofCluster reports whether an object belongs to a Cluster, by its name.

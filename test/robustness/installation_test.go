@@ -62,8 +62,10 @@ type installation struct {
 	// serving is held by an operation that cannot be tried again, and for writing while the apiserver of the management
 	// cluster is frozen.
 	serving sync.RWMutex
-	// moving is held while clusterctl moves a Cluster, during which it pauses all others of the namespace.
-	moving sync.Mutex
+	// moving is held while clusterctl moves a Cluster, during which it pauses all others of the namespace, and for
+	// reading while objects are deleted: clusterctl waits 159 s for each object that it has found and that is gone when
+	// it reads it (newWriteBackoff in cmd/clusterctl/client/cluster/client.go of Cluster API).
+	moving sync.RWMutex
 	// networks is held while a site or a gateway gets or loses its place in the networks.
 	networks sync.Mutex
 
@@ -221,12 +223,14 @@ func (in *installation) create(ctx context.Context, m *member) error {
 	}); err != nil {
 		return fmt.Errorf("reading the serving certificate of %s: %w", m.name, err)
 	}
+	in.moving.RLock()
 	err := in.again(ctx, func(ctx context.Context) (err error) {
 		if m.cluster, err = in.CreateCluster(ctx, spec); err != nil {
 			err = errors.Join(err, in.remove(ctx, m.name)) // what a failed attempt has created
 		}
 		return err
 	})
+	in.moving.RUnlock()
 	if err != nil {
 		return err
 	}

@@ -117,6 +117,8 @@ func (in *installation) optOut(ctx context.Context, m *member) (func() error, er
 			"labels": map[string]any{v1alpha1.TunnelLabel: value},
 		}})
 	}
+	in.moving.RLock()
+	defer in.moving.RUnlock()
 	if err := label(v1alpha1.TunnelDisabled); err != nil {
 		return nil, err
 	}
@@ -162,7 +164,9 @@ func (in *installation) retire(m *member) {
 func (in *installation) delete(ctx context.Context, m *member) error {
 	in.serving.RLock()
 	defer in.serving.RUnlock()
+	in.moving.RLock()
 	err := in.again(ctx, func(ctx context.Context) error { return in.remove(ctx, m.name) })
+	in.moving.RUnlock()
 	if err != nil {
 		return err
 	}

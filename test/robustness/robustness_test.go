@@ -195,8 +195,9 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 	must(t, in.usage(ctx, false))
 	begin := time.Now()
 	defer plant(t, bugs, false)()
-	in.steps(ctx, steps)
-	<-time.After(time.Until(begin.Add(duration)))
+	if in.steps(ctx, t, steps) {
+		<-time.After(time.Until(begin.Add(duration)))
+	}
 	_ = in.settled(ctx, run.Settle) // the check decides what it means if not
 	must(t, in.usage(ctx, true))
 	c.Stop()
@@ -209,30 +210,45 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 	return history
 }
 
-// steps does all steps at their times, and returns when they have ended.
-func (in *installation) steps(ctx context.Context, steps []Step) {
+// steps does all steps at their times, and returns when they have ended, and whether all have succeeded. After one that
+// has not, no other begins: it breaks a rule, and what it leaves half done would break others for as long as the run
+// lasts.
+func (in *installation) steps(ctx context.Context, t *testing.T, steps []Step) (succeeded bool) {
+	t.Helper()
 	begin := time.Now()
+	over, end := context.WithCancel(ctx)
+	defer end()
 	var group sync.WaitGroup
 	for _, s := range steps {
 		group.Go(func() {
-			<-time.After(time.Until(begin.Add(s.At)))
-			in.step(ctx, s)
+			select {
+			case <-time.After(time.Until(begin.Add(s.At))):
+			case <-over.Done():
+				return
+			}
+			if err := in.step(ctx, s); err != nil {
+				t.Logf("%s: %v", s, err)
+				end()
+			}
 		})
 	}
 	group.Wait()
+	return over.Err() == nil
 }
 
-func (in *installation) step(ctx context.Context, s Step) {
+func (in *installation) step(ctx context.Context, s Step) error {
 	do := in.operation
 	if s.Action.IsFault() || s.Action == Downgrade {
 		do = in.fault
 	}
 	id, _ := in.history.Begin(Entry{Kind: KindStep, Text: s.String(), Fault: s.Action.IsFault()})
 	done := Entry{Kind: KindDone, ID: id}
-	if err := s.lasting(ctx, do); err != nil {
+	err := s.lasting(ctx, do)
+	if err != nil {
 		done.Error = err.Error()
 	}
 	in.history.Add(done)
+	return err
 }
 
 // lasting begins a step, and ends it when its effect has lasted as long as it should.
