@@ -61,8 +61,8 @@ func (in *installation) move(ctx context.Context, m *member) (end func() error, 
 
 // writeMoved has clusterctl write the namespace of an installation to a new folder, and removes what is not of a
 // Cluster: clusterctl has no way to choose one. It pauses all of them meanwhile, and refuses while one is paused. It is
-// not interrupted when an attempt ends, because it would leave them paused. If it ends without success, Clusters that it
-// has paused are set going again, as its user has to.
+// not interrupted when an attempt ends, because it would leave them paused. If it does not succeed, Clusters that it
+// has paused are set going again, as its user has to do.
 func (in *installation) writeMoved(
 	ctx context.Context, l *lab.Lab, cluster string,
 ) (dir string, err error) {
