@@ -77,17 +77,21 @@ func TestAnInitializedClusterKeepsItsKubeconfigUntilTheTunnelIsReady(t *testing.
 	}
 }
 
+// switches are which kubeconfigs wait for the tunnel.
+var switches = map[string]struct {
+	initialized bool
+	when        v1alpha1.KubeconfigSwitch
+	waits       bool
+}{
+	"auto, before the control plane is initialized":       {false, v1alpha1.KubeconfigSwitchAuto, false},
+	"auto, after the control plane is initialized":        {true, v1alpha1.KubeconfigSwitchAuto, true},
+	"the default, after it is initialized":                {true, "", true},
+	"when-ready, before the control plane is initialized": {false, v1alpha1.KubeconfigSwitchWhenReady, true},
+	"immediate, after the control plane is initialized":   {true, v1alpha1.KubeconfigSwitchImmediate, false},
+}
+
 func TestAKubeconfigSwitchesAsTheTunnelRequests(t *testing.T) {
-	for name, test := range map[string]struct {
-		initialized bool
-		when        v1alpha1.KubeconfigSwitch
-		waits       bool
-	}{
-		"auto, before the control plane is initialized":       {false, v1alpha1.KubeconfigSwitchAuto, false},
-		"auto, after the control plane is initialized":        {true, v1alpha1.KubeconfigSwitchAuto, true},
-		"when-ready, before the control plane is initialized": {false, v1alpha1.KubeconfigSwitchWhenReady, true},
-		"immediate, after the control plane is initialized":   {true, v1alpha1.KubeconfigSwitchImmediate, false},
-	} {
+	for name, test := range switches {
 		t.Run(name, func(t *testing.T) {
 			w := newWaitingWorld(t, test.initialized, test.when)
 			w.reconcileAfter(0)
@@ -235,17 +239,7 @@ func TestAKubeconfigThatLeadsThroughTheTunnelDoesNotWaitAfterAMove(t *testing.T)
 // A decision that was recorded before the Secret exists would apply to the Secret as soon as it is written.
 func TestAKubeconfigThatIsWrittenLaterWaitsForTheTunnel(t *testing.T) {
 	const kind = v1alpha1.ConditionKubeconfigReady
-	for name, test := range map[string]struct {
-		initialized bool
-		when        v1alpha1.KubeconfigSwitch
-		waits       bool
-	}{
-		"auto, before the control plane is initialized":       {false, v1alpha1.KubeconfigSwitchAuto, false},
-		"auto, after the control plane is initialized":        {true, v1alpha1.KubeconfigSwitchAuto, true},
-		"the default, after it is initialized":                {true, "", true},
-		"when-ready, before the control plane is initialized": {false, v1alpha1.KubeconfigSwitchWhenReady, true},
-		"immediate, after the control plane is initialized":   {true, v1alpha1.KubeconfigSwitchImmediate, false},
-	} {
+	for name, test := range switches {
 		t.Run(name, func(t *testing.T) {
 			w := newWaitingWorld(t, test.initialized, test.when)
 			restore := w.deleteSecret()

@@ -158,9 +158,9 @@ func TestTheEdgesOfAnotherWithTheSameIDAreNotShown(t *testing.T) {
 	}
 }
 
-// TestAModeWithoutATunnelEndsConnections changes the mode of a Tunnel whose edge has tunnels. The gateways close them,
-// and report none.
-func TestAModeWithoutATunnelEndsConnections(t *testing.T) {
+// newConnectedWorld returns a Tunnel without conditions of its Cluster, whose edge has a tunnel to the only gateway.
+func newConnectedWorld(t *testing.T) *liveWorld {
+	t.Helper()
 	cluster, tunnel := controllertest.Served("c1", 1000)
 	cluster.UID = "" // no condition of the Cluster is written
 	tunnel.OwnerReferences[0].UID = ""
@@ -173,12 +173,19 @@ func TestAModeWithoutATunnelEndsConnections(t *testing.T) {
 		Known: true, Gateways: []string{"gateway-0"},
 		Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
 	}
-	tunnel = w.reconcileAfter(0)
+	return w
+}
+
+// TestAModeWithoutATunnelEndsConnections changes the mode of a Tunnel whose edge has tunnels. The gateways close them,
+// and report none.
+func TestAModeWithoutATunnelEndsConnections(t *testing.T) {
+	w := newConnectedWorld(t)
+	tunnel := w.reconcileAfter(0)
 	if tunnel.Status.ConnectedEdges != 1 || len(tunnel.Status.Edges[0].Gateways) != 1 {
 		t.Fatalf("before the change: %+v", tunnel.Status)
 	}
 	tunnel.Spec.Kubeconfig = controllertest.SpecOf(v1alpha1.KubeconfigModeAddress, "")
-	if err := api.Update(t.Context(), tunnel); err != nil {
+	if err := w.m.Update(t.Context(), tunnel); err != nil {
 		t.Fatal(err)
 	}
 	w.view.live.Edges = nil
@@ -225,24 +232,13 @@ func TestUnchangedStatusIsNotWritten(t *testing.T) {
 
 // TestAClockThatGoesBackStopsNoWrites sets the apiserver's clock back after a write.
 func TestAClockThatGoesBackStopsNoWrites(t *testing.T) {
-	cluster, tunnel := controllertest.Served("c1", 1000)
-	cluster.UID = "" // no condition of the Cluster is written
-	tunnel.OwnerReferences[0].UID = ""
-	tunnel.Status.ID = tunnel.Spec.ID
-	api := controllertest.FakeAPI(t, cluster, tunnel)
-	w := &liveWorld{t: t, m: api, view: &fixedView{}, clock: time.Now().Truncate(time.Second), cluster: cluster}
-	w.r = newLive(api, api, w.view, records.NewEndedTunnels(api, api, "fairlead-system", time.Now))
-	w.r.Now = func() time.Time { return w.clock }
-	w.view.live = reportview.Live{
-		Known: true, Gateways: []string{"gateway-0"},
-		Edges: []reportview.Edge{controllertest.Connected("edge-a", "gateway-0")},
-	}
+	w := newConnectedWorld(t)
 	w.check(w.reconcileAfter(0), v1alpha1.ConditionTunnelReady, metav1.ConditionTrue, v1alpha1.ReasonConnected)
 
 	// The edge is gone.
 	w.view.live = reportview.Live{Known: true, Gateways: []string{"gateway-0"}}
 	w.reconcileAfter(-time.Hour)
-	tunnel = w.reconcileAfter(writeInterval)
+	tunnel := w.reconcileAfter(writeInterval)
 	w.check(tunnel, v1alpha1.ConditionTunnelReady, metav1.ConditionFalse, v1alpha1.ReasonNoTunnel)
 
 	// Nothing is known, the clock is set back once more, and the condition stays for as long as usual.

@@ -120,20 +120,24 @@ func TestFaultsOfAWay(t *testing.T) {
 	}
 }
 
-// TestObserverCountsWhatBreaks checks that an observation finds nothing while nothing happens, and each kind of failure
-// when a gateway ends.
-func TestObserverCountsWhatBreaks(t *testing.T) {
-	s := newServer(t)
-	var down atomic.Bool
-	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+// refusedWhile dials as this machine does, and refuses connections while the server is down.
+func refusedWhile(down *atomic.Bool) Dial {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if down.Load() {
 			return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
 		}
 		return Machine("")(ctx, network, address)
 	}
+}
+
+// TestObserverCountsWhatBreaks checks that an observation finds nothing while nothing happens, and each kind of failure
+// when a gateway ends.
+func TestObserverCountsWhatBreaks(t *testing.T) {
+	s := newServer(t)
+	var down atomic.Bool
 	var checks atomic.Int64
 	o := &Observer{
-		Target: s.target(t, dial), Interval: 20 * time.Millisecond, Check: func(context.Context) check.Report {
+		Target: s.target(t, refusedWhile(&down)), Interval: 20 * time.Millisecond, Check: func(context.Context) check.Report {
 			checks.Add(1)
 			return check.Report{
 				First: check.HopRoute, Hops: []check.Result{{ID: check.HopRoute, Status: check.Broken, Cause: "it hangs"}},
@@ -194,13 +198,7 @@ func TestObserverReportsWhatIsDown(t *testing.T) {
 	for _, returns := range []bool{false, true} {
 		s := newServer(t)
 		var down atomic.Bool
-		dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-			if down.Load() {
-				return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
-			}
-			return Machine("")(ctx, network, address)
-		}
-		o := &Observer{Target: s.target(t, dial), Interval: 20 * time.Millisecond}
+		o := &Observer{Target: s.target(t, refusedWhile(&down)), Interval: 20 * time.Millisecond}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		if err := o.Start(ctx); err != nil {
