@@ -75,13 +75,11 @@ func TestWhichTunnelsAreDown(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	edge := v1alpha1.EdgeStatus{NodeID: "CN=a", CertificateNotAfter: metav1.NewTime(now.Add(time.Hour))}
 	conditions := func(tunnel *v1alpha1.Tunnel, accepted, enrolled string) {
-		for _, c := range []metav1.Condition{
+		tunnel.Status.Conditions = append(tunnel.Status.Conditions, []metav1.Condition{
 			{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: accepted},
 			{Type: v1alpha1.ConditionEnrolled, Status: metav1.ConditionFalse, Reason: enrolled},
 			{Type: v1alpha1.ConditionTunnelReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoTunnel},
-		} {
-			tunnel.Status.Conditions = append(tunnel.Status.Conditions, c)
-		}
+		}...)
 	}
 	_, away := controllertest.Served("away", 1000)
 	away.Status.Edges = []v1alpha1.EdgeStatus{edge}
