@@ -22,8 +22,8 @@ import (
 const (
 	// GraceTime is how long after the end of its certificate an edge may renew with its key.
 	GraceTime = 90 * 24 * time.Hour
-	// MaxEnded bounds the record at about 60 bytes per id, far below the 1 MiB of an object. It equals the number of
-	// Clusters of the largest installation.
+	// MaxEnded bounds the record at about 60 bytes per id, far below the 1 MiB of an object. If more tunnels have ended,
+	// the ones whose certificates end first are dropped.
 	MaxEnded = 10000
 )
 
@@ -38,8 +38,18 @@ type EndedTunnels struct {
 	namespace string
 	now       func() time.Time
 
-	mu    sync.Mutex
-	known map[string]string // the content of the ConfigMap; nil: not read yet
+	writing sync.Mutex // held during each change, so that changes have an order
+
+	mu      sync.Mutex        // guards the fields below, and is not held during calls to the apiserver
+	known   map[string]string // the content of the ConfigMap; nil: not read yet
+	waiting []*addition       // in the order of their calls of Add
+}
+
+// addition is a tunnel to record. EndedTunnels.writing guards done and err.
+type addition struct {
+	id, until string
+	done      bool
+	err       error
 }
 
 // NewEndedTunnels returns the record in a namespace. It is empty until the first write or Prune.
@@ -47,17 +57,44 @@ func NewEndedTunnels(to client.Client, live client.Reader, namespace string, now
 	return &EndedTunnels{client: to, live: live, namespace: namespace, now: now}
 }
 
-// Add records that a tunnel has ended and until when certificates of its edges may be valid.
+// Add records that a tunnel has ended and until when certificates of its edges may be valid. One write records all
+// tunnels that have ended since the previous write began, because each write contains the whole record.
 func (e *EndedTunnels) Add(ctx context.Context, id string, until time.Time) error {
-	return e.change(ctx, func(ids map[string]string) {
-		ids[id] = until.UTC().Format(time.RFC3339)
+	own := &addition{id: id, until: until.UTC().Format(time.RFC3339)}
+	e.mu.Lock()
+	e.waiting = append(e.waiting, own)
+	e.mu.Unlock()
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	if own.done {
+		return own.err
+	}
+	e.mu.Lock()
+	group := slices.Clone(e.waiting)
+	e.mu.Unlock()
+	err := e.change(ctx, func(ids map[string]string) {
+		for _, a := range group {
+			ids[a.id] = a.until
+		}
 		dropOldest(ids, MaxEnded)
 	})
+	if err != nil && ctx.Err() != nil {
+		group = []*addition{own} // the others have contexts of their own
+	}
+	for _, a := range group {
+		a.done, a.err = true, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiting = slices.DeleteFunc(e.waiting, func(a *addition) bool { return a.done })
+	return err
 }
 
 // Revive removes a tunnel from the record if lives confirms that it has not ended. lives is called while nothing can be
 // added, because a tunnel may end at the same time.
 func (e *EndedTunnels) Revive(ctx context.Context, id string, lives func() (bool, error)) error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
 	var failed error
 	err := e.change(ctx, func(ids map[string]string) {
 		if ok, err := lives(); err != nil {
@@ -69,8 +106,8 @@ func (e *EndedTunnels) Revive(ctx context.Context, id string, lives func() (bool
 	return errors.Join(failed, err)
 }
 
-// Has reports whether a tunnel is on record, from memory. Before the first read it returns false; callers check again
-// later.
+// Has reports whether a tunnel is on record, from memory. It does not wait for a change. Before the first read it
+// returns false; callers check again later.
 func (e *EndedTunnels) Has(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -80,6 +117,8 @@ func (e *EndedTunnels) Has(id string) bool {
 
 // Prune reads the record again and removes expired entries. An entry that cannot be parsed stays: its tunnel has ended.
 func (e *EndedTunnels) Prune(ctx context.Context) error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
 	return e.change(ctx, func(ids map[string]string) {
 		maps.DeleteFunc(ids, func(_, until string) bool {
 			return e.now().After(endOf(until).Add(GraceTime))
@@ -87,10 +126,9 @@ func (e *EndedTunnels) Prune(ctx context.Context) error {
 	})
 }
 
-// change reads the record, and writes it if something differs. A concurrent write is a conflict.
+// change reads the record, and writes it if something differs. A concurrent write is a conflict. The caller holds
+// e.writing.
 func (e *EndedTunnels) change(ctx context.Context, do func(map[string]string)) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	key := client.ObjectKey{Namespace: e.namespace, Name: v1alpha1.EndedTunnelsConfigMapName}
 	have, err := objects.Get(ctx, e.live, key, &corev1.ConfigMap{})
 	if err != nil {
@@ -112,6 +150,8 @@ func (e *EndedTunnels) change(ctx context.Context, do func(map[string]string)) e
 		err = objects.Wrap("updating record of ended tunnels", e.client.Patch(ctx, want, objects.LockedPatch(have)))
 	}
 	if err == nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		e.known = maps.Clone(want.Data)
 	}
 	return err
@@ -133,8 +173,12 @@ func dropOldest(ids map[string]string, limit int) {
 	if extra <= 0 {
 		return
 	}
+	ends := make(map[string]time.Time, len(ids)) // each is parsed once
+	for id, until := range ids {
+		ends[id] = endOf(until)
+	}
 	byEnd := slices.SortedFunc(
-		maps.Keys(ids), func(a, b string) int { return cmp.Or(endOf(ids[a]).Compare(endOf(ids[b])), cmp.Compare(a, b)) },
+		maps.Keys(ids), func(a, b string) int { return cmp.Or(ends[a].Compare(ends[b]), cmp.Compare(a, b)) },
 	)
 	for _, id := range byEnd[:extra] {
 		delete(ids, id)
