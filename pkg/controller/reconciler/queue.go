@@ -5,7 +5,10 @@ import (
 	"sync/atomic"
 
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -27,4 +30,28 @@ func (q *Queue) Add(key client.ObjectKey) {
 	if queue := q.queue.Load(); queue != nil {
 		(*queue).Add(reconcile.Request{NamespacedName: key})
 	}
+}
+
+// Enqueue enqueues requests with a priority: 0 is that of an event, and a request with a higher one is processed first.
+// A request that is in the queue with a higher priority keeps it.
+func Enqueue(
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request], priority int, requests ...reconcile.Request,
+) {
+	if ordered, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		ordered.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
+		return
+	}
+	for _, request := range requests {
+		queue.Add(request)
+	}
+}
+
+// Timed gives the repetition of a reconciliation after a wait low priority. Otherwise the repetition has the priority
+// of the last event, also if a pass over all objects enqueues it before the wait is over, and the pass delays new
+// events.
+func Timed(result reconcile.Result) reconcile.Result {
+	if result.RequeueAfter > 0 {
+		result.Priority = ptr.To(handler.LowPriority)
+	}
+	return result
 }

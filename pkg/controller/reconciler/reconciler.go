@@ -193,8 +193,8 @@ func (l Leading) Start(ctx context.Context) error { return l.Run(ctx) }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (Leading) NeedLeaderElection() bool { return true }
 
-// EnqueueTunnels enqueues the Tunnels with the ids of a queue until ctx ends. An empty id stands for all Tunnels; an id
-// that no Tunnel has is dropped.
+// EnqueueTunnels enqueues the Tunnels with the ids of a queue until ctx ends. An empty id stands for all Tunnels, which
+// get low priority, so that no other event waits for them. An id that no Tunnel has is dropped.
 func EnqueueTunnels(ctx context.Context, from client.Reader, log *slog.Logger, ids workqueue.TypedInterface[string],
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request],
 ) {
@@ -205,12 +205,11 @@ func EnqueueTunnels(ctx context.Context, from client.Reader, log *slog.Logger, i
 			return
 		}
 		var which []client.ListOption
+		priority := handler.LowPriority
 		if id != "" {
-			which = []client.ListOption{client.MatchingFields{TunnelIDIndex: id}}
+			which, priority = []client.ListOption{client.MatchingFields{TunnelIDIndex: id}}, 0
 		}
-		for _, request := range TunnelRequests(ctx, from, log.With("tunnel", id), which...) {
-			queue.Add(request)
-		}
+		Enqueue(queue, priority, TunnelRequests(ctx, from, log.With("tunnel", id), which...)...)
 		ids.Done(id)
 	}
 }

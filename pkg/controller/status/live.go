@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	case err != nil:
 		r.writes.leave(request.NamespacedName)
 	}
-	return reconciler.Retry(reconcile.Result{RequeueAfter: wait}, err)
+	return reconciler.Retry(reconciler.Timed(reconcile.Result{RequeueAfter: wait}), err)
 }
 
 // postponed returns how long a write must wait: for the decision about the spec, and for writeInterval. A revocation

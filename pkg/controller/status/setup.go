@@ -61,11 +61,19 @@ func (r *Reconciler) Setup(mgr ctrl.Manager, changed workqueue.TypedInterface[st
 			ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
 		) error {
 			go reconciler.EnqueueTunnels(ctx, r.Client, r.Log, changed, queue)
-			go r.writes.run(ctx, func(key client.ObjectKey) { queue.Add(reconcile.Request{NamespacedName: key}) })
+			go r.grantTurns(ctx, queue)
 			return nil
 		})).
 		WithOptions(reconciler.Options(liveWorkers, "cluster", r.Log)).
 		Complete(reconciler.Traced{Name: "live", Reconciler: r})
+}
+
+// grantTurns enqueues each Tunnel that gets a turn to write, before all others: while unusedTurns are not used, no
+// further turn is granted, and writes would wait until everything in the queue is reconciled.
+func (r *Reconciler) grantTurns(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	r.writes.run(ctx, func(key client.ObjectKey) {
+		reconciler.Enqueue(queue, turnPriority, reconcile.Request{NamespacedName: key})
+	})
 }
 
 // tunnelsOf maps a Cluster to its Tunnel, and to those of its networks and of its apiservers.
@@ -99,6 +107,9 @@ func ourConditionChanged() predicate.Predicate {
 
 // liveWorkers is how many Tunnels have their live state reconciled concurrently.
 const liveWorkers = 8
+
+// turnPriority is the priority of Tunnels with a turn to write. Events have 0.
+const turnPriority = 1
 
 // Waiting returns how many writes of status are waiting, by urgency.
 func (r *Reconciler) Waiting() map[string]int { return r.writes.waiting() }

@@ -4,11 +4,13 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -60,7 +62,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 	}
 	return build.
 		Watches(
-			&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.everyTunnel),
+			&corev1.ConfigMap{}, r.everyTunnel(),
 			builder.WithPredicates(reconciler.Named(r.Config.Namespace, v1alpha1.InstallationConfigMapName)),
 		).
 		WatchesRawSource(source.Kind[client.Object](
@@ -75,9 +77,35 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
 }
 
-// everyTunnel maps the trust bundle to all Tunnels that deliver it.
-func (r *Reconciler) everyTunnel(ctx context.Context, _ client.Object) []reconcile.Request {
-	return reconciler.TunnelRequests(ctx, r.Client, r.Log)
+// everyTunnel enqueues all Tunnels when the trust bundle that they deliver appears or changes. They have low priority,
+// so that new and changed Clusters do not wait for them. Nothing else in the ConfigMap is read here.
+func (r *Reconciler) everyTunnel() handler.EventHandler {
+	enqueue := func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		reconciler.Enqueue(queue, handler.LowPriority, reconciler.TunnelRequests(ctx, r.Client, r.Log)...)
+	}
+	return handler.Funcs{
+		CreateFunc: func(
+			ctx context.Context, _ event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) {
+			enqueue(ctx, queue)
+		},
+		UpdateFunc: func(
+			ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+		) {
+			if bundleIn(e.ObjectOld) != bundleIn(e.ObjectNew) {
+				enqueue(ctx, queue)
+			}
+		},
+	}
+}
+
+// bundleIn returns the trust bundle in the ConfigMap of the installation.
+func bundleIn(o client.Object) string {
+	installation, ok := o.(*corev1.ConfigMap)
+	if !ok {
+		return ""
+	}
+	return installation.Data[v1alpha1.TrustBundleKey]
 }
 
 // tunnelWorkers is how many Clusters are reconciled concurrently.

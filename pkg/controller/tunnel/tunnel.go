@@ -70,7 +70,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconciler.Retry(reconcile.Result{}, r.tellNameTaken(ctx, o))
 	}
-	return reconciler.Retry(r.act(ctx, o, objects.Decide(o, r.Config.AllClusters)))
+	result, err := r.act(ctx, o, objects.Decide(o, r.Config.AllClusters))
+	return reconciler.Retry(reconciler.Timed(result), err)
 }
 
 func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Action) (reconcile.Result, error) {
