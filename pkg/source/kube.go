@@ -342,7 +342,8 @@ func (k *Kube) enqueueNetwork(object any) {
 // replace publishes everything.
 func (k *Kube) replace(ctx context.Context) error {
 	var tunnels v1alpha1.TunnelList
-	if err := k.objects.List(ctx, &tunnels); err != nil {
+	// Only the names are read. A copy of all Tunnels of a large fleet is 1 GB.
+	if err := k.objects.List(ctx, &tunnels, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing Tunnels: %w", err)
 	}
 	keys := make([]model.Key, 0, len(tunnels.Items))

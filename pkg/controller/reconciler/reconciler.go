@@ -71,6 +71,8 @@ func TunnelRequests(
 	ctx context.Context, from client.Reader, log *slog.Logger, which ...client.ListOption,
 ) []reconcile.Request {
 	var list v1alpha1.TunnelList
+	// Only the names are read. A copy of all Tunnels of a large fleet is 1 GB.
+	which = append([]client.ListOption{client.UnsafeDisableDeepCopy}, which...)
 	if err := from.List(ctx, &list, which...); err != nil {
 		if ctx.Err() == nil {
 			log.Error("cannot list Tunnels", "error", err)

@@ -1,8 +1,13 @@
 package reconciler
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 func TestRemaining(t *testing.T) {
@@ -23,5 +28,25 @@ func TestRemaining(t *testing.T) {
 		if got := Remaining(tc.began, time.Minute, now); got != tc.want {
 			t.Errorf("%s: %s is left, want %s", name, got, tc.want)
 		}
+	}
+}
+
+// TestAListOfRequestsCopiesNoTunnel: only the names are needed of what may be all Tunnels.
+func TestAListOfRequestsCopiesNoTunnel(t *testing.T) {
+	var got client.ListOptions
+	api := interceptor.NewClient(twoTunnels(t), interceptor.Funcs{List: func(
+		ctx context.Context, from client.WithWatch, list client.ObjectList, options ...client.ListOption,
+	) error {
+		got.ApplyOptions(options)
+		return from.List(ctx, list, options...)
+	}})
+	requests := TunnelRequests(
+		t.Context(), api, slog.New(slog.DiscardHandler), client.MatchingFields{TunnelIDIndex: "id-of-b"},
+	)
+	if len(requests) != 1 || requests[0].Name != "b" {
+		t.Errorf("got %v", requests)
+	}
+	if got.UnsafeDisableDeepCopy == nil || !*got.UnsafeDisableDeepCopy {
+		t.Errorf("Tunnels are copied: %+v", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -71,5 +72,27 @@ func TestATunnelIsNotEndedByALateCache(t *testing.T) {
 	}
 	if err := cached.Get(t.Context(), key, tunnel); err != nil || !controllertest.HasFinalizer(tunnel) {
 		t.Errorf("its edges were cut off, although the apiserver has the Cluster: %v", err)
+	}
+}
+
+// TestAStartCopiesNoTunnels: the first reconciliation reads all Tunnels.
+func TestAStartCopiesNoTunnels(t *testing.T) {
+	cluster, tunnel := controllertest.Served("c1", 1000, "api.example.org")
+	var listed []client.ListOptions
+	api := interceptor.NewClient(controllertest.FakeAPI(t, cluster, tunnel), interceptor.Funcs{List: func(
+		ctx context.Context, from client.WithWatch, list client.ObjectList, options ...client.ListOption,
+	) error {
+		if _, ok := list.(*v1alpha1.TunnelList); ok {
+			all := client.ListOptions{}
+			all.ApplyOptions(options)
+			listed = append(listed, all)
+		}
+		return from.List(ctx, list, options...)
+	}})
+	if err := started(t, api, api).ClaimAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(listed) != 1 || listed[0].UnsafeDisableDeepCopy == nil || !*listed[0].UnsafeDisableDeepCopy {
+		t.Errorf("Tunnels are listed with %+v", listed)
 	}
 }

@@ -132,7 +132,8 @@ func (r *Reconciler) ClaimAll(ctx context.Context) error {
 		return nil
 	}
 	var all v1alpha1.TunnelList
-	if err := r.Client.List(ctx, &all); err != nil {
+	// There may be many, and nothing here changes them.
+	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return objects.Wrap("listing Tunnels", err)
 	}
 	for i := range all.Items {
