@@ -217,6 +217,13 @@ func (s *Server) Tunnel(id string) (model.Key, bool) {
 	return t.cluster.Key, true
 }
 
+// Tunnels returns the number of workload clusters that are known, including those that are not served.
+func (s *Server) Tunnels() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.clusters) + len(s.withheld.ids)
+}
+
 // put serves a workload cluster and notifies its edges. The caller holds s.publishing.
 func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	if wc.Withheld {
