@@ -56,7 +56,7 @@ func (s *server) serveHealth(ctx context.Context, listener net.Listener) error {
 func (s *server) probes(hub *reporthub.Hub) map[string]func() {
 	return map[string]func(){
 		"the state of the configuration": func() { s.ads.Tunnel("") },
-		"the state of reports":           func() { hub.Snapshot(context.Background(), []string{""}, false) },
+		"the state of reports":           hub.Probe,
 	}
 }
 

@@ -137,6 +137,7 @@ func (s *server) run(ctx context.Context) error {
 	parts.Go(func() error { return metrics.Serve(ctx, metricsListener, registry) })
 	parts.Go(func() error { return s.serveInspection(ctx, inspection, hub) })
 	parts.Go(func() error { return s.announce(ctx, hub) })
+	parts.Go(func() error { return s.boundEdges(ctx, c) })
 	parts.Go(func() error { s.servePage(ctx, statusPage); return nil })
 	return parts.Wait()
 }
@@ -157,7 +158,7 @@ func (s *server) channel() (*controlchannel.Channel, *reporthub.Hub) {
 			enrolv1.Enrolment_EnrolGateway_FullMethodName,
 			reportv1.Report_Gateway_FullMethodName, reportv1.Report_Peers_FullMethodName, reportv1.Report_Watch_FullMethodName,
 		},
-		EdgeConnections: edgeConnections(s.memory),
+		EdgeConnections: edgeConnections(s.memory, 0),
 		Closing:         func() { s.ads.Close(); hub.Close() },
 		Refused:         s.noteRefusal(collect.AboutHandshake),
 		Calls: traces.Calls(

@@ -85,8 +85,8 @@ func (c *Crowd) Used() int {
 	return c.used
 }
 
-// shrink sets the number of members that are allowed from now on, and ends excess members of the largest networks.
-func (c *Crowd) shrink(total int) {
+// resize sets the number of members that are allowed from now on, and ends excess members of the largest networks.
+func (c *Crowd) resize(total int) {
 	var gone []*member
 	c.mu.Lock()
 	c.total = total

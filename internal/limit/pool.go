@@ -28,11 +28,11 @@ func (p *Pool) Join(address net.Addr, allowance int, end func()) (leave func()) 
 	defer p.mu.Unlock()
 	if allowance > 0 && p.reserved.of(address) < allowance {
 		if leave = p.reserved.Join(address, end); leave != nil {
-			p.open.shrink(p.total - p.reserved.Used())
+			p.open.resize(p.total - p.reserved.Used())
 			return leave
 		}
 	}
-	p.open.shrink(p.total - p.reserved.Used())
+	p.open.resize(p.total - p.reserved.Used())
 	return p.open.Join(address, end)
 }
 
@@ -64,6 +64,10 @@ func NewShares(total, each, group int) *Shares {
 func (s *Shares) Join(caller, group string, end func()) (leave func()) {
 	return s.crowd.join(caller, group, end)
 }
+
+// Resize sets the number of places from now on. Members in excess lose theirs at once: the oldest of the groups that
+// have most.
+func (s *Shares) Resize(total int) { s.crowd.resize(total) }
 
 // Used returns the number of places that are taken.
 func (s *Shares) Used() int { return s.crowd.Used() }

@@ -88,6 +88,30 @@ func TestTheLargestGroupIsDisplaced(t *testing.T) {
 	}
 }
 
+func TestSharesAreResized(t *testing.T) {
+	gone := map[string]int{}
+	s := limit.NewShares(12, 4, 10)
+	join := func(group string, caller int) bool {
+		return s.Join(fmt.Sprint(group, caller), group, func() { gone[group]++ }) != nil
+	}
+	for i := range 8 {
+		join("greedy", i)
+	}
+	join("victim", 0)
+	join("victim", 1)
+	s.Resize(6)
+	if s.Used() != 6 || gone["greedy"] != 4 || gone["victim"] != 0 {
+		t.Errorf("%d of 6 places are used, and these gave way: %v", s.Used(), gone)
+	}
+	if join("greedy", 8) {
+		t.Error("there is a place beyond the new total")
+	}
+	s.Resize(7)
+	if !join("greedy", 8) || join("greedy", 9) {
+		t.Error("a larger total does not count")
+	}
+}
+
 func TestOneCallerHasAShareOfItsGroup(t *testing.T) {
 	s := limit.NewShares(12, 4, 10)
 	for i := range 6 {

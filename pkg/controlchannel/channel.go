@@ -77,6 +77,10 @@ func newChannel(config Config, b bounds) *Channel {
 	return c
 }
 
+// SetEdgeConnections sets how many connections of edges are open from now on: at most as many as New has allowed.
+// Connections in excess are closed at once, of the tunnels that have most.
+func (c *Channel) SetEdgeConnections(n int) { c.acceptor.known.Resize(min(c.acceptor.bounds.known, n)) }
+
 // RegisterService implements grpc.ServiceRegistrar.
 func (c *Channel) RegisterService(description *grpc.ServiceDesc, service any) {
 	c.figures.register(description)

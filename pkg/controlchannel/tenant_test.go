@@ -99,6 +99,33 @@ func TestTheConnectionsOfOneTunnelAreBounded(t *testing.T) {
 	}
 }
 
+func TestTheConnectionsOfAllEdgesCanBeChanged(t *testing.T) {
+	const all, fewer = 24, 8
+	b := newTestbed(t, controlchannel.Bounds{Known: all, PerNode: 8})
+	bounded := func(most int) {
+		t.Helper()
+		eventually.True(t, patience, "no more connections being held than are allowed", func() error {
+			if held := b.Held(); held > most {
+				return fmt.Errorf("%d are held, of %d", held, most)
+			}
+			return nil
+		})
+	}
+	if held := b.hold(t, c1, 2, 8); held < 2*fewer {
+		t.Fatalf("%d connections are served", held)
+	}
+	b.SetEdgeConnections(fewer)
+	bounded(fewer)
+	if held := b.hold(t, c1, 1, 8); held > 0 {
+		t.Errorf("%d connections are served beyond what is allowed", held)
+	}
+	b.SetEdgeConnections(2 * all)
+	if held := b.hold(t, c1, 4, 8); held < all-2*fewer {
+		t.Errorf("%d further connections are served", held)
+	}
+	bounded(all)
+}
+
 // TestTheCallsOfOneTunnelAreBounded begins calls with as many leaves as necessary.
 func TestTheCallsOfOneTunnelAreBounded(t *testing.T) {
 	b := newTestbed(t, controlchannel.Bounds{TunnelCalls: 50, NodeStreams: 3})

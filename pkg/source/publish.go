@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +16,7 @@ import (
 
 // publish publishes one workload cluster, and the others that share or shared a name with it.
 func (k *Kube) publish(ctx context.Context, key model.Key) error {
-	there, revived, shared, err := k.take(ctx, key)
+	there, record, shared, err := k.take(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -29,26 +30,31 @@ func (k *Kube) publish(ctx context.Context, key model.Key) error {
 		cluster := k.served(each)
 		k.Publisher.Publish(each, &cluster)
 	}
-	if revived && len(k.recorded) > 0 {
+	switch record {
+	case recordRevived: // at once: an edge takes the denial of its id for final
 		return k.publishEnded(ctx)
+	case recordEnded:
+		k.queue.Add(recordKey) // once for all Tunnels that end together
 	}
 	return nil
 }
 
-// take reads and records one workload cluster. It returns whether there is a Tunnel, whether its edges are admitted
-// again, and the keys that share or shared a name with it.
-func (k *Kube) take(ctx context.Context, key model.Key) (there, revived bool, shared []model.Key, err error) {
+// take reads and records one workload cluster. It returns whether there is a Tunnel, what it changes in the published
+// record of ended tunnels, and the keys that share or shared a name with it.
+func (k *Kube) take(
+	ctx context.Context, key model.Key,
+) (there bool, record recordChange, shared []model.Key, err error) {
 	tunnel, cluster, err := k.pair(ctx, key)
 	if err != nil {
-		return false, false, nil, err
+		return false, recordSame, nil, err
 	}
 	if tunnel == nil {
 		delete(k.problems, key)
-		return false, k.living.set(key, ""), k.records.remove(key), nil
+		return false, k.living.set(key, "", k.recorded), k.records.remove(key), nil
 	}
 	beside, err := k.beside(ctx, tunnel, cluster)
 	if err != nil {
-		return false, false, nil, err
+		return false, recordSame, nil, err
 	}
 	t := translate(k.Domain, cluster, tunnel, beside, k.Now())
 	if t.expires > 0 {
@@ -61,7 +67,7 @@ func (k *Kube) take(ctx context.Context, key model.Key) (there, revived bool, sh
 	if k.problems[key] = t.problem; t.problem == nil {
 		delete(k.problems, key)
 	}
-	return true, k.living.set(key, id), k.records.set(t.cluster), nil
+	return true, k.living.set(key, id, k.recorded), k.records.set(t.cluster), nil
 }
 
 // served returns what is published of a workload cluster. It logs once what cannot be served.
@@ -85,15 +91,32 @@ func (k *Kube) served(key model.Key) model.WorkloadCluster {
 // tunnels.
 type living map[model.Key]string
 
-// set records the id of a served Tunnel; empty: it is not served. It reports whether that is a new id.
-func (l living) set(key model.Key, id string) bool {
-	if l[key] == id {
-		return false
+// recordChange is what a change of a Tunnel changes in what is published of the record of ended tunnels.
+type recordChange int
+
+const (
+	recordSame    recordChange = iota
+	recordRevived              // an id that is on record is served
+	recordEnded                // an id that is on record may no longer be served
+)
+
+// set sets the id of a served Tunnel; empty: it is not served. It returns what that changes in what is published of a
+// record. Most ids are not on record, and the record is published as a whole.
+func (l living) set(key model.Key, id string, recorded map[string]time.Time) recordChange {
+	before := l[key]
+	if before == id {
+		return recordSame
 	}
 	if l[key] = id; id == "" {
 		delete(l, key)
 	}
-	return true
+	if _, is := recorded[id]; is {
+		return recordRevived
+	}
+	if _, was := recorded[before]; was {
+		return recordEnded
+	}
+	return recordSame
 }
 
 // pair reads a Tunnel and the Cluster that it serves; nil: the object does not exist. The Cluster of a network is nil

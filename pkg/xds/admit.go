@@ -77,9 +77,12 @@ func (d *denials) stop() {
 // its edges may have a valid certificate. Gateways' Envoys deny the id until that time. Agents, and this server,
 // deny it as long as it is on record.
 func (s *Server) Ended(ids map[string]time.Time) {
-	ids = maps.Clone(ids)
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
+	if maps.EqualFunc(ids, s.denials.ended, time.Time.Equal) {
+		return
+	}
+	ids = maps.Clone(ids)
 	s.mu.Lock()
 	s.denials.ended, s.denials.stale = ids, true
 	s.mu.Unlock()

@@ -227,6 +227,66 @@ func TestDenialsAreAppliedTogether(t *testing.T) {
 	})
 }
 
+// TestOtherChangesResolveNoDenials: each resolution reads all tunnels, and a fleet always has some that are withheld.
+func TestOtherChangesResolveNoDenials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := xds.NewServer(inst, slog.New(slog.DiscardHandler))
+		defer s.Close()
+		c1, c2, c3 := workload("c1"), withheld(workload("c2")), workload("c3")
+		c2.Revoked = []string{"edge-b"}
+		claims, without := withheld(workload("c4")), withheld(workload("c5"))
+		claims.ID, claims.Revoked, without.ID = c1.ID, []string{"edge-a"}, ""
+		ended := map[string]time.Time{"gone0000000000000000": time.Now().Add(time.Hour)}
+		s.Ended(ended)
+		publish(s, c1, c2, claims, without)
+		for what, do := range map[string]func(){
+			"the same tunnels ended":      func() { s.Ended(ended) },
+			"a workload cluster is added": func() { s.Publish(c3.Key, &c3) },
+		} {
+			if do(); s.Stale() {
+				t.Errorf("%s: denials are resolved again", what)
+			}
+		}
+		other, own := model.EdgeRef{Node: "edge-b", ID: c2.ID}, model.EdgeRef{Node: "edge-a", ID: c1.ID}
+		for _, step := range []struct {
+			what string
+			do   func()
+			want []model.EdgeRef
+		}{
+			{what: "its id is served", do: func() {}, want: []model.EdgeRef{other}},
+			{what: "it is not served", do: func() { s.Publish(c1.Key, nil) }, want: []model.EdgeRef{own, other}},
+			{what: "it is served again", do: func() { s.Publish(c1.Key, &c1) }, want: []model.EdgeRef{other}},
+		} {
+			step.do()
+			time.Sleep(xds.DenyInterval)
+			synctest.Wait()
+			denied, _ := s.Denied()
+			slices.SortFunc(step.want, model.EdgeRef.Compare)
+			if diff := cmp.Diff(step.want, denied.Edges); diff != "" {
+				t.Errorf("a withheld Tunnel claims an id, %s:\n%s", step.what, diff)
+			}
+		}
+	})
+}
+
+// TestTunnelsWithoutRevocationsCostNothing: a revocation waits while those of all tunnels are read.
+func TestTunnelsWithoutRevocationsCostNothing(t *testing.T) {
+	const tunnels = 10_000
+	s := xds.NewServer(inst, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	all := make([]model.WorkloadCluster, tunnels)
+	for i := range all {
+		all[i] = workload(fmt.Sprintf("c%dx", i))
+		if i%2 == 0 {
+			all[i] = withheld(all[i])
+		}
+	}
+	s.Replace(all)
+	if allocations := testing.AllocsPerRun(3, func() { s.Revoked() }); allocations > tunnels/10 {
+		t.Errorf("%.0f allocations for %d tunnels", allocations, tunnels)
+	}
+}
+
 // TestTheFilterOfGatewaysIsBounded: the owners of namespaces can revoke any number of names that no edge has had. What
 // the agents of gateways deny is complete.
 func TestTheFilterOfGatewaysIsBounded(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/limit"
+	"github.com/fairlead/fairlead/pkg/model"
 )
 
 // DenyInterval is the least time between two changes of what gateways deny.
@@ -19,6 +20,20 @@ func (s *Server) Unlimited() {
 // SetRequestRate sets how many requests one stream may send at once; after that it may send ten per second.
 func (s *Server) SetRequestRate(burst int) {
 	s.limits.request = limit.Rate{Every: 100 * time.Millisecond, Burst: burst}
+}
+
+// Stale reports whether the denials wait to be resolved again.
+func (s *Server) Stale() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.denials.stale
+}
+
+// Revoked is revoked.
+func (s *Server) Revoked() (all, filtered []model.EdgeRef) {
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
+	return s.revoked()
 }
 
 // StopBuilding blocks the build of edges' resources until goOn is called.

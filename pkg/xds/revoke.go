@@ -45,15 +45,20 @@ func (w *withheld) remove(key model.Key) bool {
 	return true
 }
 
-// revoking returns the workload clusters that may revoke the edges of a tunnel: the one that is served or, if none
-// is served, all withheld ones. So a workload cluster that claims the id of another cannot revoke its edges.
-func (s *Server) revoking(id string) []model.WorkloadCluster {
+// revoking returns the workload clusters that revoke edges of a tunnel: the one that is served or, if none is served,
+// all withheld ones, without those that revoke none. So a workload cluster that claims the id of another cannot revoke
+// its edges.
+func (s *Server) revoking(id string) (all []model.WorkloadCluster) {
 	if t := s.tunnels[id]; t != nil {
-		return []model.WorkloadCluster{t.cluster}
+		if len(t.cluster.Revoked) > 0 {
+			all = append(all, t.cluster)
+		}
+		return all
 	}
-	var all []model.WorkloadCluster
 	for _, wc := range s.withheld.byID[id] {
-		all = append(all, wc)
+		if len(wc.Revoked) > 0 {
+			all = append(all, wc)
+		}
 	}
 	return all
 }

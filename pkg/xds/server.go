@@ -217,6 +217,13 @@ func (s *Server) Tunnel(id string) (model.Key, bool) {
 	return t.cluster.Key, true
 }
 
+// Tunnels returns the number of workload clusters that are known, including those that are not served.
+func (s *Server) Tunnels() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.clusters) + len(s.withheld.ids)
+}
+
 // put serves a workload cluster and notifies its edges. The caller holds s.publishing.
 func (s *Server) put(wc model.WorkloadCluster, changes changes) {
 	if wc.Withheld {
@@ -286,10 +293,12 @@ func (s *Server) unserve(key model.Key, changes changes) {
 	s.end(old)
 }
 
-// markDenials has the denials resolved again if these workload clusters, which have changed, may affect them.
+// markDenials has the denials resolved again if these workload clusters, which have changed, may affect them: they
+// revoke edges, or a withheld one has their id, which revokes edges only while none is served.
 func (s *Server) markDenials(changed ...model.WorkloadCluster) {
-	if len(s.withheld.ids) > 0 ||
-		slices.ContainsFunc(changed, func(wc model.WorkloadCluster) bool { return len(wc.Revoked) > 0 }) {
+	if slices.ContainsFunc(changed, func(wc model.WorkloadCluster) bool {
+		return len(wc.Revoked) > 0 || wc.ID != "" && len(s.withheld.byID[wc.ID]) > 0
+	}) {
 		s.denials.stale = true
 	}
 }

@@ -31,6 +31,14 @@ type peerServers struct {
 	store   *certs.Store
 	conns   map[string]*grpc.ClientConn // by IP address
 	why     string                      // the last known reason why the gateway waits; empty: none is known
+	took    time.Duration               // how long the last askAll took; 0: there was none
+}
+
+// askAll is ask for the edges of all tunnel ids.
+func (s *peerServers) askAll(ctx context.Context) (reportagent.Peers, error) {
+	began := time.Now()
+	defer func() { s.took = time.Since(began) }()
+	return s.ask(ctx, nil)
 }
 
 // ask returns the combined answers of the servers about the other gateways, with the edges of these tunnel ids

@@ -18,6 +18,10 @@ const ReadyDeadline = time.Minute
 // peersInterval is the interval at which a waiting gateway compares its tunnels with the other gateways'.
 var peersInterval = retry.Backoff{Min: 500 * time.Millisecond, Max: 500 * time.Millisecond}
 
+// peersRest is the least ratio of the pause after a question to the other gateways' tunnels to its duration. In a large
+// fleet each answer has megabytes, and many gateways may wait.
+const peersRest = 4
+
 // waiting is a gateway that does not accept clients yet.
 type waiting struct {
 	*Gateway
@@ -47,8 +51,14 @@ func (w *waiting) run(ctx context.Context) {
 				return
 			}
 		}
-		_ = retry.Sleep(ctx, peersInterval.Wait(0))
+		_ = retry.Sleep(ctx, pause(asked.took, w.config.ReadyDeadline-time.Since(since)))
 	}
+}
+
+// pause returns the time until the next question, after one that took a time and this long before the deadline. The
+// pause after a slow question does not exceed the deadline.
+func pause(took, left time.Duration) time.Duration {
+	return max(peersInterval.Wait(0), min(peersRest*took, left))
 }
 
 // hasAll reports whether the gateway no longer has to wait.
@@ -100,7 +110,7 @@ func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	if !w.hasPeers(subject) {
 		return ""
 	}
-	peers, err := asked.ask(ctx, nil)
+	peers, err := asked.askAll(ctx)
 	own := w.Table.Edges()
 	var first model.EdgeRef
 	edges := 0

@@ -123,6 +123,12 @@ func (h *Hub) SetTimes(t report.Times) {
 // Close ends all streams and admits no new one.
 func (h *Hub) Close() { h.close() }
 
+// Probe returns when it has had the lock on which all work of the hub depends. It copies nothing.
+func (h *Hub) Probe() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+}
+
 // begin makes a session the current one, and ends the previous one.
 func (h *Hub) begin(s *session) {
 	h.mu.Lock()

@@ -23,12 +23,25 @@ func (h *Hub) Peers(ctx context.Context, request *reportv1.PeersRequest) (*repor
 		ids[id] = true
 	}
 	answer := &reportv1.PeersAnswer{Gateways: h.admission.Gateways()}
+	for i, edges := range h.peers(answer, subject.Node, ids) {
+		messages := make([]*reportv1.Edge, len(edges))
+		for j, e := range edges {
+			messages[j] = &reportv1.Edge{Node: e.node, TunnelId: e.id}
+		}
+		answer.Peers[i].Edges = messages
+	}
+	return answer, nil
+}
+
+// peers adds the gateways that report to an answer, without the one that asks. It returns the edges of each, so that
+// their messages, of which there may be 100,000 for each gateway, are built without the lock.
+func (h *Hub) peers(answer *reportv1.PeersAnswer, asks string, ids map[string]bool) (edges [][]pair) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.admitted()
 	answer.Settled = h.settled()
 	for name, g := range h.gateways {
-		if name == subject.Node {
+		if name == asks {
 			continue
 		}
 		if !g.connected { // its current tunnels are not known
@@ -37,21 +50,22 @@ func (h *Hub) Peers(ctx context.Context, request *reportv1.PeersRequest) (*repor
 			}
 			continue
 		}
-		peer := g.peer(name, ids)
-		answer.Settled = answer.GetSettled() && !peer.GetIncomplete()
-		answer.Peers = append(answer.Peers, peer)
+		answer.Settled = answer.GetSettled() && g.incomplete == ""
+		answer.Peers = append(answer.Peers, &reportv1.Peer{
+			Gateway: name, Ready: g.ready, Incomplete: g.incomplete != "",
+		})
+		edges = append(edges, g.edges(ids))
 	}
-	return answer, nil
+	return edges
 }
 
-// peer returns the state of a gateway that reports, with the edges of these tunnel ids, or all if ids is empty.
-func (g *gateway) peer(name string, ids map[string]bool) *reportv1.Peer {
-	peer := &reportv1.Peer{Gateway: name, Ready: g.ready, Incomplete: g.incomplete != ""}
+// edges returns the edges of these tunnel ids that have tunnels to a gateway, or all if ids is empty.
+func (g *gateway) edges(ids map[string]bool) (all []pair) {
 	for key, c := range g.counts {
 		if c.n == 0 || len(ids) > 0 && !ids[key.id] {
 			continue // without a tunnel: an apiserver, or an edge that has a hole
 		}
-		peer.Edges = append(peer.Edges, &reportv1.Edge{Node: key.node, TunnelId: key.id})
+		all = append(all, key)
 	}
-	return peer
+	return all
 }
