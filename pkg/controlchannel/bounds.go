@@ -150,6 +150,10 @@ type bounds struct {
 	nodes int
 	// nodeStreams and tunnelStreams bound concurrent calls: an agent has two on each of its connections.
 	nodeStreams, tunnelStreams int
+	// internalStreams is nodeStreams for gateways and controllers, because each of their calls may hold a message of
+	// 32 MiB that does not end. A gateway-agent has two, and for moments a renewal and two for the other gateways. A
+	// connection that was lost without notice has two more for some seconds.
+	internalStreams int
 }
 
 func defaultBounds() bounds {
@@ -164,5 +168,6 @@ func defaultBounds() bounds {
 		otherCalls:      limit.Rate{Every: 200 * time.Millisecond, Burst: 100},
 		calls:           limit.Rate{Every: 200 * time.Millisecond, Burst: 100}, nodes: 40_000,
 		tunnelCalls: limit.Rate{Every: 5 * time.Millisecond, Burst: 4000}, nodeStreams: 64, tunnelStreams: 2048,
+		internalStreams: 8,
 	}
 }

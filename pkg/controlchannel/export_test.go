@@ -64,7 +64,7 @@ func (c *Channel) Held() int {
 }
 
 // Running returns how many calls of callers with a certificate are counted.
-func (c *Channel) Running() int { return c.rules.byNode.Used() }
+func (c *Channel) Running() int { return c.rules.byNode.Used() + c.rules.byInternal.Used() }
 
 // ForgetTunnels makes all edges share one group of slots, as if there were no tunnels.
 func (c *Channel) ForgetTunnels() { c.acceptor.group = func(*caller) string { return "" } }

@@ -30,6 +30,7 @@ type rules struct {
 	addressRate, otherRate limit.Rate
 	addresses, others      *limit.Rates  // calls without an accepted certificate, and calls that need no valid one
 	byNode, byTunnel       *limit.Slots  // running calls
+	byInternal             *limit.Slots  // those of gateways and controllers, in place of byNode
 	message                time.Duration // until the message of a unary call has arrived
 
 	figures *figures
@@ -40,7 +41,8 @@ func newRules(config Config, b bounds) rules {
 		anonymous: set(config.Anonymous), expired: set(config.Expired), inside: set(config.Inside),
 		rate: b.calls, tunnelRate: b.tunnelCalls, calls: limit.NewRates(b.nodes),
 		byNode: limit.NewSlots(math.MaxInt, b.nodeStreams), byTunnel: limit.NewSlots(math.MaxInt, b.tunnelStreams),
-		message: b.message,
+		byInternal: limit.NewSlots(math.MaxInt, b.internalStreams),
+		message:    b.message,
 
 		addressRate: b.addressCalls, addresses: limit.NewRates(b.addresses),
 		otherRate: b.otherCalls, others: limit.NewRates(b.nodes),
@@ -156,7 +158,11 @@ func (r rules) begin(ctx context.Context) (end func(), err error) {
 	if c == nil || c.node == "" {
 		return func() {}, nil // without a certificate, connections are few and have one call at a time
 	}
-	node := r.byNode.Take(c.node)
+	slots := r.byNode
+	if c.class == internal {
+		slots = r.byInternal
+	}
+	node := slots.Take(c.node)
 	if node == nil {
 		return nil, retry.Later("too many concurrent calls by one certificate", busyTime)
 	}

@@ -174,6 +174,36 @@ func TestTheOpenCallsOfOneCertificateAreBounded(t *testing.T) {
 	})
 }
 
+// TestTheOpenCallsOfOneGatewayAreBounded: each may hold a message of 32 MiB that does not end.
+func TestTheOpenCallsOfOneGatewayAreBounded(t *testing.T) {
+	const conns, each, most = 4, 16, 8
+	b := newTestbed(t, controlchannel.Bounds{})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	identity := ptr(b.identity(t, gateway, time.Hour))
+	var refused atomic.Int64
+	for range conns {
+		conn := b.dial(t, identity, "")
+		for range each {
+			stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				if _, err := stream.Recv(); status.Code(err) == codes.ResourceExhausted {
+					refused.Add(1)
+				}
+			}()
+		}
+	}
+	eventually.True(t, patience, "calls beyond eight are rejected", func() error {
+		if n := refused.Load(); n != conns*each-most || b.Running() != most {
+			return fmt.Errorf("%d of %d are, %d run", n, conns*each, b.Running())
+		}
+		return nil
+	})
+}
+
 // TestAddressesOfEdgesHaveHalfOfThePlaces opens unauthenticated connections from many addresses, more than there are
 // slots, and keeps them as long as possible. An edge whose address has presented a certificate connects at the first
 // attempt.

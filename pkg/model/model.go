@@ -71,7 +71,8 @@ type WorkloadCluster struct {
 	Others     []Endpoint // further apiservers, dialled in this order while the previous ones are unhealthy
 	Limits     Limits     // limits of its clients
 	Revoked    []string   // node names of its revoked edges, the newest last
-	Withheld   bool       // not served: only Key, ID and Revoked are meaningful
+	Recorded   int        // how many of Revoked, the last ones, have enrolled; the others may never have existed
+	Withheld   bool       // not served: only Key, ID, Revoked and Recorded are meaningful
 	Prepared   bool       // not served yet: its edges may connect and get no configuration
 	Network    *Network   // of a network: it has no Hostname, ExtraNames, APIServer and Others
 	Egress     bool       // of apiservers: its edges open no reverse tunnels, and it has only Key, ID, Limits and Revoked

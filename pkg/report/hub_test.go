@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/internal/reporttest"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/report"
 	"github.com/fairlead/fairlead/pkg/report/agent"
@@ -241,6 +243,86 @@ func TestAGatewayReceivesTheDeniedEdges(t *testing.T) {
 			w.Rules.Set(model.Denied{}, false)
 		}
 	}
+}
+
+// TestAQuestionDoesNotRepeatTheDenials, which may be megabytes. An agent of an earlier version needs them in each
+// message.
+func TestAQuestionDoesNotRepeatTheDenials(t *testing.T) {
+	edge := model.EdgeRef{Node: "edge-1", ID: idA}
+	for name, keeps := range map[string]bool{"of this version": true, "of an earlier version": false} {
+		t.Run("an agent "+name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.Rules.Set(model.Denied{Edges: []model.EdgeRef{edge}}, false)
+			p := w.place(t)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if keeps {
+				ctx = report.KeepDenied(ctx)
+			}
+			s := gatewayOf("gateway-0")
+			stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Gateway(ctx)
+			if err == nil {
+				err = stream.Send(&reportv1.GatewayReport{Snapshot: true})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			receive := func() *reportv1.GatewayOrders {
+				t.Helper()
+				orders, err := stream.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return orders
+			}
+			if n := len(receive().GetDenied().GetEdges()); n != 1 {
+				t.Errorf("the first message denies %d edges", n)
+			}
+			background(t, func(ctx context.Context) error {
+				for ctx.Err() == nil { // until it has reported, there is none to ask
+					p.hub.Prove(ctx, edge)
+					_ = retry.Sleep(ctx, 10*time.Millisecond)
+				}
+				return nil
+			})
+			question := receive()
+			if question.GetQuestion() == nil || (question.GetDenied() == nil) != keeps {
+				t.Errorf("the second message is %v", question)
+			}
+			w.Rules.Set(model.Denied{}, false)
+			for { // there may be another question before
+				if orders := receive(); orders.GetDenied() != nil && len(orders.GetDenied().GetEdges()) == 0 {
+					break
+				}
+			}
+		})
+	}
+}
+
+func TestAQuestionChangesNoDenials(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	edge := model.EdgeRef{Node: "edge-1", ID: idA}
+	w.Rules.Set(model.Denied{Edges: []model.EdgeRef{edge}}, false)
+	p := w.place(t)
+	g := w.gateway(t, "gateway-0", p.Address)
+	eventually.True(t, patience, "the gateway answers", func() error {
+		if proofs := p.hub.Prove(t.Context(), edge); len(proofs) != 1 || proofs[0].Proof == nil {
+			return fmt.Errorf("the answers are %v", proofs)
+		}
+		return nil
+	})
+	if !g.Denied(edge) {
+		t.Error("after a question it denies nothing")
+	}
+	w.Rules.Set(model.Denied{}, false)
+	eventually.True(t, patience, "it denies nothing any more", func() error {
+		if g.Denied(edge) {
+			return errors.New("the edge is denied")
+		}
+		return nil
+	})
 }
 
 func TestTheNewestStreamCounts(t *testing.T) {

@@ -29,7 +29,10 @@
 package report
 
 import (
+	"context"
 	"time"
+
+	"google.golang.org/grpc/metadata"
 
 	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -75,6 +78,20 @@ const (
 	// DumpTime is how long an agent has to send all that its Envoy runs.
 	DumpTime = 20 * time.Second
 )
+
+// keepsDenied is the key of the gRPC metadata of KeepDenied.
+const keepsDenied = "fairlead-keeps-denied"
+
+// KeepDenied returns the context for the stream of a gateway-agent that keeps what it denies until a message contains
+// denials. An agent of an earlier version takes a message without denials for one that denies nothing.
+func KeepDenied(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, keepsDenied, "true")
+}
+
+// KeepsDenied reports whether the stream of a hub is of an agent that used KeepDenied.
+func KeepsDenied(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, keepsDenied)) > 0
+}
 
 // DeniedMessage and DeniedOf are the inverse of each other.
 func DeniedMessage(d model.Denied) *reportv1.Denied {

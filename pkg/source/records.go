@@ -70,8 +70,8 @@ func (r *records) served(key model.Key) (model.WorkloadCluster, error) {
 	}
 	unique := func(name string) bool { return len(r.holders[name]) <= 1 }
 	if !unique(w.Hostname) || !unique(r.domain.TunnelID(w.ID)) {
-		return model.WorkloadCluster{Key: key, ID: w.ID, Revoked: w.Revoked, Withheld: true},
-			fmt.Errorf("the hostname or the id is also recorded for another Tunnel: %s", r.sharing(key))
+		withheld := model.WorkloadCluster{Key: key, ID: w.ID, Revoked: w.Revoked, Recorded: w.Recorded, Withheld: true}
+		return withheld, fmt.Errorf("the hostname or the id is also recorded for another Tunnel: %s", r.sharing(key))
 	}
 	if w.Network != nil {
 		return r.servedNetwork(w, unique)

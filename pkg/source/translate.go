@@ -33,7 +33,7 @@ func translate(
 		return translation{cluster: w} // the id may be another Tunnel's, so nothing of this Tunnel applies
 	}
 	revoked, _ := model.ValidateRevoked(tunnel.Spec.RevokedEdges)
-	w.Revoked = recordedLast(revoked, tunnel.Status.Edges)
+	w.Revoked, w.Recorded = recordedLast(revoked, tunnel.Status.Edges)
 	served := tunnel.Status.Served
 	if served == nil || !admits(cluster, tunnel, now) {
 		return translation{cluster: w}
@@ -69,24 +69,24 @@ func translate(
 }
 
 // recordedLast returns the revoked edges in their order, but those that the status has after the others, which may be
-// names that no edge has had.
-func recordedLast(revoked []string, edges []v1alpha1.EdgeStatus) []string {
-	if len(revoked) < 2 {
-		return revoked
+// names that no edge has had. recorded is how many the status has.
+func recordedLast(revoked []string, edges []v1alpha1.EdgeStatus) (all []string, recorded int) {
+	if len(revoked) == 0 {
+		return nil, 0
 	}
-	recorded := map[string]bool{}
+	enrolled := map[string]bool{}
 	for i := range edges {
-		recorded[edges[i].NodeID] = true
+		enrolled[edges[i].NodeID] = true
 	}
 	var last []string
 	first := slices.DeleteFunc(revoked, func(node string) bool {
-		if !recorded[model.NodeID(node)] {
+		if !enrolled[model.NodeID(node)] {
 			return false
 		}
 		last = append(last, node)
 		return true
 	})
-	return append(first, last...)
+	return append(first, last...), len(last)
 }
 
 // admits reports whether edges of a Tunnel may enrol, according to its Cluster, its spec and the clock: the Tunnel

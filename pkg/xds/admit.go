@@ -15,16 +15,21 @@ import (
 // every gateway, and the owners of all namespaces can cause changes, with names that no edge has had.
 const denyInterval = 250 * time.Millisecond
 
+// maxRecorded and maxUnrecorded bound the revoked edges that the agents of gateways deny. Each agent gets all of them
+// with each change, about 60 bytes for an edge, and the owners of all namespaces can write names. maxRecorded is for
+// edges that have enrolled: a Tunnel's status has 100. maxUnrecorded is for other names: of edges that came with a
+// moved Cluster, or for which a status has no place, and invented ones. This server denies all.
+const maxRecorded, maxUnrecorded = 131_072, 16_384
+
 // maxFiltered bounds the revoked edges that the listeners of gateways deny, about 170 bytes each, twice. Envoy compares
-// each with the leaf of each handshake, and the owners of all namespaces can write names. The agents of gateways deny
-// all, so a listener matters only while its agent does not answer. maxFilteredOfTunnel bounds those of one Tunnel: the
-// last ones, because a leaf lives for a day.
+// each with the leaf of each handshake. The agents of gateways deny more, so a listener matters only while its agent
+// does not answer. maxFilteredOfTunnel bounds those of one Tunnel: the last ones, because a leaf lives for a day.
 const maxFiltered, maxFilteredOfTunnel = 16_384, 64
 
 // denials are the revoked edges and the ended tunnels.
 type denials struct {
 	ended    map[string]time.Time // until when edges may have a valid certificate, by tunnel id
-	denied   model.Denied         // all, sorted: a reverse tunnel outlives its certificate
+	denied   model.Denied         // for agents, sorted: a reverse tunnel outlives its certificate
 	filter   model.Denied         // for Envoys: a part of the edges, and the ids for which a valid leaf can exist
 	changed  chan struct{}        // closed when denied changes
 	timer    *time.Timer          // for the next id to leave filter, or the end of denyInterval; nil: there is none
@@ -103,7 +108,7 @@ func (s *Server) deny() {
 		s.mu.Unlock()
 		return
 	}
-	revoked, filtered := s.revoked()
+	revoked, omitted, filtered := s.revoked()
 	s.mu.Lock()
 	before := s.denials.changed
 	changed, next := s.denials.resolve(now, revoked, filtered)
@@ -115,7 +120,9 @@ func (s *Server) deny() {
 	if s.denials.changed == before {
 		return
 	}
-	s.log.Info("denials changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs))
+	s.log.Info(
+		"denials changed", "edges", len(s.denials.denied.Edges), "tunnels", len(s.denials.denied.IDs), "omitted", omitted,
+	)
 	for e, err := range s.refusedEdges() {
 		e.close(err)
 	}
@@ -223,8 +230,8 @@ func (s *Server) admit(subject model.Subject) error {
 	return nil
 }
 
-// Denied returns the revoked edges and the ended tunnels, including ids without a valid certificate, and a channel
-// that is closed when they change.
+// Denied returns the revoked edges, within maxRecorded and maxUnrecorded, and the ended tunnels, including ids without
+// a valid certificate, and a channel that is closed when they change.
 func (s *Server) Denied() (model.Denied, <-chan struct{}) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -287,8 +287,7 @@ func TestTunnelsWithoutRevocationsCostNothing(t *testing.T) {
 	}
 }
 
-// TestTheFilterOfGatewaysIsBounded: the owners of namespaces can revoke any number of names that no edge has had. What
-// the agents of gateways deny is complete.
+// TestTheFilterOfGatewaysIsBounded: the owners of namespaces can revoke any number of names that no edge has had.
 func TestTheFilterOfGatewaysIsBounded(t *testing.T) {
 	const tunnels, each = 300, 1024
 	all := make([]model.WorkloadCluster, tunnels)
@@ -318,15 +317,62 @@ func TestTheFilterOfGatewaysIsBounded(t *testing.T) {
 	if !inFilter[model.EdgeRef{ID: domain.TunnelID(few.ID), Node: model.NodeID("edge-a")}] {
 		t.Error("the filter does not deny all edges of a namespace with few")
 	}
-	if denied, _ := b.Denied(); len(denied.Edges) != tunnels*each+2 {
-		t.Errorf("%d edges are denied", len(denied.Edges))
-	}
 	b.Replace(append(all, few))
 	late := b.envoy(t, gateway)
 	late.fetch(t, cds)
 	late.subscribe(t, lds, nil)
 	if !proto.Equal(first, publicListener(t, late.next(t))) {
 		t.Error("the same revocations give another listener")
+	}
+}
+
+// TestWhatAgentsOfGatewaysDenyIsBounded: each agent gets all of it with each change. Edges that have enrolled have a
+// bound of their own, and namespaces fill both in turn.
+func TestWhatAgentsOfGatewaysDenyIsBounded(t *testing.T) {
+	const tunnels, each, enrolled, most = 300, 1024, 3, 16_384
+	var log logtest.Journal
+	s := xds.NewServer(inst, slog.New(slog.NewTextHandler(&log, nil)))
+	defer s.Close()
+	all := make([]model.WorkloadCluster, tunnels)
+	for i := range all {
+		all[i] = withheld(workload(fmt.Sprintf("c%dx", i)))
+		for n := range each {
+			all[i].Revoked = append(all[i].Revoked, fmt.Sprintf("edge-%d", n))
+		}
+		all[i].Recorded = enrolled
+	}
+	few := withheld(workload("few"))
+	few.Key.Namespace, few.Revoked = "small", []string{"edge-a", "edge-b"}
+	publish(s, append(all, few)...)
+	denied, _ := s.Denied()
+	is := map[model.EdgeRef]bool{}
+	for _, edge := range denied.Edges {
+		is[edge] = true
+	}
+	if want := most + tunnels*enrolled; len(is) != want || len(denied.Edges) != want {
+		t.Errorf("%d edges are denied, %d different ones, want %d", len(denied.Edges), len(is), want)
+	}
+	for _, wc := range all {
+		for _, name := range wc.Revoked[each-enrolled:] {
+			if edge := (model.EdgeRef{Node: name, ID: wc.ID}); !is[edge] {
+				t.Fatalf("%v has enrolled, and is not denied", edge)
+			}
+		}
+	}
+	for _, name := range few.Revoked {
+		if !is[model.EdgeRef{Node: name, ID: few.ID}] {
+			t.Errorf("%s of a namespace with few is not denied", name)
+		}
+	}
+	oldest := node(all[0], all[0].Revoked[0])
+	if is[model.EdgeRef{Node: oldest.Node, ID: oldest.ID}] {
+		t.Errorf("%v is denied before newer ones", oldest)
+	}
+	if err := s.Admit(oldest); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the server itself denies all: %v", err)
+	}
+	if n := log.Count(fmt.Sprintf("omitted=%d", tunnels*(each-enrolled)+2-most)); n != 1 {
+		t.Errorf("the log has the number of edges that are left out %d times", n)
 	}
 }
 

@@ -30,7 +30,7 @@ func (s *Server) Stale() bool {
 }
 
 // Revoked is revoked.
-func (s *Server) Revoked() (all, filtered []model.EdgeRef) {
+func (s *Server) Revoked() (denied []model.EdgeRef, omitted int, filtered []model.EdgeRef) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	return s.revoked()

@@ -20,7 +20,8 @@ func newWithheld() withheld {
 
 // put records a workload cluster, and returns whether anything has changed.
 func (w *withheld) put(wc model.WorkloadCluster) bool {
-	if had, ok := w.byID[wc.ID][wc.Key]; ok && reflect.DeepEqual(had.Revoked, wc.Revoked) {
+	kept := model.WorkloadCluster{Key: wc.Key, ID: wc.ID, Revoked: wc.Revoked, Recorded: wc.Recorded}
+	if had, ok := w.byID[wc.ID][wc.Key]; ok && reflect.DeepEqual(had, kept) {
 		return false
 	}
 	w.remove(wc.Key)
@@ -28,7 +29,7 @@ func (w *withheld) put(wc model.WorkloadCluster) bool {
 	if w.byID[wc.ID] == nil {
 		w.byID[wc.ID] = map[model.Key]model.WorkloadCluster{}
 	}
-	w.byID[wc.ID][wc.Key] = model.WorkloadCluster{Key: wc.Key, ID: wc.ID, Revoked: wc.Revoked}
+	w.byID[wc.ID][wc.Key] = kept
 	return true
 }
 
@@ -70,21 +71,20 @@ func (s *Server) revokes(edge model.Subject) bool {
 	)
 }
 
-// revoked returns all revoked edges, and those of them that Envoys deny, both sorted. It omits names that no edge can
-// have: Envoy has no use for them. Equal revocations give equal results.
-func (s *Server) revoked() (all, filtered []model.EdgeRef) {
-	byNamespace := map[string][][]model.EdgeRef{} // of each Tunnel
+// revoked returns the revoked edges that gateway-agents deny, how many are left out because of maxRecorded and
+// maxUnrecorded, and those that Envoys deny. Both lists are sorted. It omits names that no edge can have. Equal
+// revocations give equal results.
+func (s *Server) revoked() (denied []model.EdgeRef, omitted int, filtered []model.EdgeRef) {
+	recorded, others, first := byNamespace{}, byNamespace{}, byNamespace{}
+	total := 0
 	add := func(id string) {
 		for _, wc := range s.revoking(id) {
-			var edges []model.EdgeRef // the newest first
-			for _, edge := range slices.Backward(wc.RevokedEdges()) {
-				if model.ValidateNodeName(edge.Node) == nil && model.ValidateGatewayName(edge.Node) != nil {
-					edges = append(edges, edge)
-				}
-			}
-			all = append(all, edges...)
+			edges, n := newestFirst(wc)
 			in := wc.Key.Namespace
-			byNamespace[in] = append(byNamespace[in], edges[:min(len(edges), maxFilteredOfTunnel)])
+			recorded.add(in, edges[:n])
+			others.add(in, edges[n:])
+			first.add(in, edges[:min(len(edges), maxFilteredOfTunnel)])
+			total += len(edges)
 		}
 	}
 	for id := range s.tunnels {
@@ -95,21 +95,50 @@ func (s *Server) revoked() (all, filtered []model.EdgeRef) {
 			add(id)
 		}
 	}
-	namespaces := make([][]model.EdgeRef, 0, len(byNamespace))
-	for _, in := range slices.Sorted(maps.Keys(byNamespace)) {
-		slices.SortFunc(byNamespace[in], func(a, b []model.EdgeRef) int {
-			return slices.CompareFunc(a, b, model.EdgeRef.Compare)
-		})
-		namespaces = append(namespaces, inTurn(byNamespace[in]))
-	}
-	return ordered(all), ordered(inTurn(namespaces))
+	denied = append(recorded.inTurn(maxRecorded), others.inTurn(maxUnrecorded)...)
+	omitted = total - len(denied)
+	return ordered(denied), omitted, ordered(first.inTurn(maxFiltered))
 }
 
-// inTurn returns the first edge of each list, then the second of each, and so on: at most maxFiltered.
-func inTurn(lists [][]model.EdgeRef) (all []model.EdgeRef) {
-	for i := 0; len(lists) > 0 && len(all) < maxFiltered; i++ {
+// newestFirst returns the edges that a workload cluster revokes, the newest first. The first ones are those that have
+// enrolled; recorded is how many these are.
+func newestFirst(wc model.WorkloadCluster) (edges []model.EdgeRef, recorded int) {
+	for i, edge := range slices.Backward(wc.RevokedEdges()) {
+		if model.ValidateNodeName(edge.Node) != nil || model.ValidateGatewayName(edge.Node) == nil {
+			continue
+		}
+		edges = append(edges, edge)
+		if i >= len(wc.Revoked)-wc.Recorded {
+			recorded++
+		}
+	}
+	return edges, recorded
+}
+
+// byNamespace has a list of edges for each Tunnel, by namespace.
+type byNamespace map[string][][]model.EdgeRef
+
+func (b byNamespace) add(namespace string, edges []model.EdgeRef) {
+	if len(edges) > 0 {
+		b[namespace] = append(b[namespace], edges)
+	}
+}
+
+// inTurn returns the edges of all lists, or most of them, which namespaces, and the Tunnels of each, fill in turn.
+func (b byNamespace) inTurn(most int) []model.EdgeRef {
+	namespaces := make([][]model.EdgeRef, 0, len(b))
+	for _, in := range slices.Sorted(maps.Keys(b)) {
+		slices.SortFunc(b[in], func(x, y []model.EdgeRef) int { return slices.CompareFunc(x, y, model.EdgeRef.Compare) })
+		namespaces = append(namespaces, inTurn(b[in], most))
+	}
+	return inTurn(namespaces, most)
+}
+
+// inTurn returns the first edge of each list, then the second of each, and so on, up to a number of edges.
+func inTurn(lists [][]model.EdgeRef, most int) (all []model.EdgeRef) {
+	for i := 0; len(lists) > 0 && len(all) < most; i++ {
 		lists = slices.DeleteFunc(lists, func(l []model.EdgeRef) bool { return len(l) <= i })
-		for _, l := range lists[:min(len(lists), maxFiltered-len(all))] {
+		for _, l := range lists[:min(len(lists), most-len(all))] {
 			all = append(all, l[i])
 		}
 	}

@@ -102,7 +102,7 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 		table.Changes(ctx, 0)
 	}
 	return report.Keep(ctx, reopening(from.Reopen), log, func(ctx context.Context, patient bool) error {
-		stream, err := report.Open(ctx, patient, reportv1.NewReportClient(conn).Gateway)
+		stream, err := report.Open(report.KeepDenied(ctx), patient, reportv1.NewReportClient(conn).Gateway)
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,9 @@ func SendGateway(ctx context.Context, conn grpc.ClientConnInterface, from Gatewa
 		ended := make(chan error, 1)
 		go func() {
 			ended <- <-receive(stream.Recv, func(orders *reportv1.GatewayOrders) {
-				table.Deny(report.DeniedOf(orders.GetDenied()))
+				if denied := orders.GetDenied(); denied != nil {
+					table.Deny(report.DeniedOf(denied))
+				}
 				answers.take(ctx, orders.GetQuestion())
 			})
 			cancel()

@@ -25,10 +25,10 @@ var (
 type asked struct {
 	last    uint64
 	open    map[uint64]*question
-	send    func(*reportv1.Question) error
+	send    func(q *reportv1.Question, denied bool) error
 	sending bool        // a goroutine is sending: only a session with pending messages has one
 	next    []*question // to be sent
-	denied  bool        // the denials must be sent: every message to a gateway contains them
+	denied  bool        // the denials must be sent
 }
 
 // ask sends a question on a session and returns it with a function that removes it; an error is a gRPC status.
@@ -98,9 +98,10 @@ func (h *Hub) sendAll(a *asked) {
 		if len(a.next) > 0 {
 			q, a.next = a.next[0].Question, a.next[1:]
 		}
+		denied := a.denied
 		a.denied = false // before send reads the denials
 		h.mu.Unlock()
-		if a.send(q) != nil {
+		if a.send(q, denied) != nil {
 			return
 		}
 	}

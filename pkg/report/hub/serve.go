@@ -36,9 +36,14 @@ func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, re
 		hub: h, role: model.RoleGateway, pace: report.GatewayPace,
 		recv: stream.Recv, take: h.gatewayReport,
 	}
-	return c.serve(stream.Context(), func(q *reportv1.Question) error {
-		denied, _ := h.admission.Denied() // the newest: one sender after the other
-		return stream.Send(&reportv1.GatewayOrders{Denied: report.DeniedMessage(denied), Question: q})
+	keeps := report.KeepsDenied(stream.Context())
+	return c.serve(stream.Context(), func(q *reportv1.Question, changed bool) error {
+		orders := &reportv1.GatewayOrders{Question: q}
+		if changed || !keeps {
+			denied, _ := h.admission.Denied() // the newest: one sender after the other
+			orders.Denied = report.DeniedMessage(denied)
+		}
+		return stream.Send(orders)
 	})
 }
 
@@ -48,7 +53,7 @@ func (h *Hub) Edge(stream grpc.BidiStreamingServer[reportv1.EdgeReport, reportv1
 		hub: h, role: model.RoleEdge, pace: report.EdgePace, recv: stream.Recv,
 		take: h.edgeReport,
 	}
-	return c.serve(stream.Context(), func(q *reportv1.Question) error {
+	return c.serve(stream.Context(), func(q *reportv1.Question, _ bool) error {
 		return stream.Send(&reportv1.EdgeOrders{Question: q})
 	})
 }
@@ -63,9 +68,9 @@ type conversation[M any] struct {
 	take func(*session, *M) error
 }
 
-// serve serves a stream to its end, and logs a rejection. send sends orders, with or without a question; it is never
-// called concurrently.
-func (c *conversation[M]) serve(ctx context.Context, send func(*reportv1.Question) error) error {
+// serve serves a stream to its end, and logs a rejection. send sends orders, with or without a question, and with the
+// denials if they have changed; it is never called concurrently.
+func (c *conversation[M]) serve(ctx context.Context, send func(q *reportv1.Question, denied bool) error) error {
 	subject, err := caller(ctx, c.hub.domain, c.role, c.hub.now())
 	if err == nil {
 		err = ending.Serve(ctx, func(end func(error)) error {

@@ -1358,8 +1358,8 @@ func (x *Tunnel) GetSince() *timestamppb.Timestamp {
 
 type GatewayOrders struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// denied lists all revoked edges and ended tunnels. The gateway closes their tunnels, now and whenever they
-	// appear. Each message contains the whole list.
+	// denied lists the revoked edges and ended tunnels. The gateway closes their tunnels, now and whenever they
+	// appear. It is always the whole list; none: nothing has changed.
 	Denied        *Denied   `protobuf:"bytes,1,opt,name=denied,proto3" json:"denied,omitempty"`
 	Question      *Question `protobuf:"bytes,2,opt,name=question,proto3" json:"question,omitempty"`
 	unknownFields protoimpl.UnknownFields
