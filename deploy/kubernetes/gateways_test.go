@@ -81,6 +81,23 @@ func TestAGatewayHasTheTimeThatItTakes(t *testing.T) {
 	}
 }
 
+// TestAGatewayHasTimeToLoadItsCache: its agent answers no probe before, and must not be killed for that.
+func TestAGatewayHasTimeToLoadItsCache(t *testing.T) {
+	admin, set := apiserver(t), &appsv1.StatefulSet{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway"}, set); err != nil {
+		t.Fatal(err)
+	}
+	gateway := set.Spec.Template.Spec.Containers[0]
+	start, live := gateway.StartupProbe, gateway.LivenessProbe
+	if start == nil || start.HTTPGet == nil || start.HTTPGet.Path != live.HTTPGet.Path ||
+		start.HTTPGet.Port != live.HTTPGet.Port {
+		t.Fatalf("the startup probe is %v, and the liveness probe %v", start, live)
+	}
+	if most := time.Duration(start.PeriodSeconds*start.FailureThreshold) * time.Second; most < 5*time.Minute {
+		t.Errorf("it is killed after %s", most)
+	}
+}
+
 // filesOfAGateway is how docs/fleet.md states their size.
 var filesOfAGateway = regexp.MustCompile(`at most (\d+) KiB for each name of a workload cluster, and (\d+) MiB`)
 
