@@ -1,10 +1,12 @@
 package kubernetes_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,60 @@ func TestAGatewayHasTheTimeThatItTakes(t *testing.T) {
 	if replicas.Spec.ClusterIP != corev1.ClusterIPNone {
 		t.Errorf("the Service %s has one address for all xds-servers", service)
 	}
+}
+
+// TestAGatewayHasTimeToLoadItsCache: its agent answers no probe before, and must not be killed for that.
+func TestAGatewayHasTimeToLoadItsCache(t *testing.T) {
+	admin, set := apiserver(t), &appsv1.StatefulSet{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway"}, set); err != nil {
+		t.Fatal(err)
+	}
+	gateway := set.Spec.Template.Spec.Containers[0]
+	start, live := gateway.StartupProbe, gateway.LivenessProbe
+	if start == nil || start.HTTPGet == nil || start.HTTPGet.Path != live.HTTPGet.Path ||
+		start.HTTPGet.Port != live.HTTPGet.Port {
+		t.Fatalf("the startup probe is %v, and the liveness probe %v", start, live)
+	}
+	if most := time.Duration(start.PeriodSeconds*start.FailureThreshold) * time.Second; most < 5*time.Minute {
+		t.Errorf("it is killed after %s", most)
+	}
+}
+
+// filesOfAGateway is how docs/fleet.md states their size.
+var filesOfAGateway = regexp.MustCompile(`at most (\d+) KiB for each name of a workload cluster, and (\d+) MiB`)
+
+// TestTheVolumeOfAGatewayHoldsItsFiles compares the volume with the documented size of the files, for as many names as
+// docs/fleet-explained.md has at most.
+func TestTheVolumeOfAGatewayHoldsItsFiles(t *testing.T) {
+	const names = 100_000
+	document, err := os.ReadFile(root + "/docs/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := filesOfAGateway.FindStringSubmatch(strings.Join(strings.Fields(string(document)), " "))
+	if sizes == nil {
+		t.Fatalf("docs/fleet.md does not state %s", filesOfAGateway)
+	}
+	each, errEach := strconv.ParseInt(sizes[1], 10, 64)
+	all, errAll := strconv.ParseInt(sizes[2], 10, 64)
+	if err := errors.Join(errEach, errAll); err != nil {
+		t.Fatal(err)
+	}
+	need := names*each<<10 + all<<20
+	admin, set := apiserver(t), &appsv1.StatefulSet{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gateway"}, set); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range set.Spec.Template.Spec.Volumes {
+		if v.Name != "state" {
+			continue
+		}
+		if size := v.EmptyDir.SizeLimit.Value(); size < need {
+			t.Errorf("the volume has %d bytes, and the files of %d names %d", size, names, need)
+		}
+		return
+	}
+	t.Error("there is no volume for the state")
 }
 
 // TestProgramsListenOnBothFamilies checks the address of each listener in the manifests: kubelets, load balancers and

@@ -24,8 +24,9 @@ const (
 	trialsFile = "trials"
 	// trialsMagic begins the file. Its number is the version of the format.
 	trialsMagic = "fairlead trials 1\n"
-	// maxFile is much larger than any cache. To read a larger file would use memory that Envoy needs.
-	maxFile = 256 << 20
+	// maxFile is much larger than any cache: that of 100,000 Envoy clusters has 200 MB, and up to 340 MB with changes. To
+	// read a larger file would use memory that Envoy needs.
+	maxFile = 1 << 30
 )
 
 // file returns the path of one generation of a type of an upstream.

@@ -236,6 +236,21 @@ func TestALargeCacheIsExtended(t *testing.T) {
 	expect(t, "log lines of errors", bed.log.Count("level=ERROR"), 0)
 }
 
+// TestAVeryLargeCacheIsRead: a file of 100,000 Envoy clusters and their changes may have more than 256 MiB. This one is
+// that large because its last section is incomplete.
+func TestAVeryLargeCacheIsRead(t *testing.T) {
+	dir := t.TempDir()
+	cached(t, dir)
+	if err := os.Truncate(filepath.Join(dir, "a.clusters.cache"), 256<<20+1); err != nil {
+		t.Fatal(err)
+	}
+	bed := newBed(t, dir)
+	expect(t, "log lines of errors", bed.log.Count("level=ERROR"), 0)
+	e := bed.envoy(t, nil)
+	e.subscribe(t, cds)
+	e.until(t, cds, "c1", "c2")
+}
+
 func size(t testing.TB, path string) int64 {
 	t.Helper()
 	info, err := os.Stat(path)

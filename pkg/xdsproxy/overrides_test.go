@@ -1,9 +1,15 @@
 package xdsproxy
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/pkg/xdsproxy/relay"
 )
 
 // marking is an override that appends its form to the type URL of a resource.
@@ -49,5 +55,21 @@ func TestOverridesApplyInOrder(t *testing.T) {
 	fewer := (Overrides{marking("a"), marking("b")}).Apply("x", "a", &anypb.Any{TypeUrl: "is"})
 	if got := fewer.GetTypeUrl(); got != "is a" {
 		t.Errorf("a form with one part becomes %q", got)
+	}
+}
+
+// TestAnEnvoyWithManyFormsReconnects: it names all Envoy clusters, here 100,000 with long names that are forwarded to
+// three gateways.
+func TestAnEnvoyWithManyFormsReconnects(t *testing.T) {
+	const names = 100_000
+	version := strings.Repeat("a", 64) + formMark + "to:gateway-10,gateway-11,gateway-12"
+	request := &discoveryv3.DeltaDiscoveryRequest{
+		TypeUrl: relay.Clusters.TypeURL(), InitialResourceVersions: make(map[string]string, names),
+	}
+	for i := range names {
+		request.InitialResourceVersions[fmt.Sprintf("%080d", i)] = version
+	}
+	if size := proto.Size(request); size > MaxRequest {
+		t.Errorf("the request has %d bytes, and the agent accepts %d", size, MaxRequest)
 	}
 }

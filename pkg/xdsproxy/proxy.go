@@ -26,8 +26,9 @@ import (
 )
 
 // MaxRequest is the message size that the gRPC server with a Proxy must accept from Envoy. An Envoy that reconnects
-// names every resource that it has, in about 130 bytes each, so this is enough for 120,000.
-const MaxRequest = 16 << 20
+// names every resource that it has, with its version and form: in about 130 bytes without a form, and in 431 at most if
+// it has the longest name and forwards to three gateways with the longest names. So this is enough for 150,000.
+const MaxRequest = 64 << 20
 
 // namePattern matches valid names of upstreams. The name is part of file names.
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)

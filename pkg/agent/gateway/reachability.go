@@ -31,8 +31,13 @@ const (
 	// unreachableGrace is the time after the start of the agent, and after the end of all tunnels, in which no cluster
 	// is unreachable: the edges of a whole fleet take that long to reconnect.
 	unreachableGrace = time.Minute
-	// reachabilityInterval is the interval between full evaluations. New tunnels are processed immediately.
+	// reachabilityInterval is the interval between full evaluations. Changed tunnels are processed immediately, except in
+	// the pause after the previous ones.
 	reachabilityInterval = time.Second
+	// restFactor is the ratio of that pause, which is at most reachabilityInterval, to the duration of the evaluation. One
+	// of 100,000 names takes 0.4 s, in which Envoy waits for resources. While the edges of a fleet return, tunnels change
+	// all the time, and their handshakes need the core.
+	restFactor = 4
 	// othersInterval is the interval at which the tunnels of other gateways are queried, while a workload cluster has
 	// none here. If more than maxOthers tunnel ids have none, the tunnels of all are queried, every allOthersInterval.
 	othersInterval, allOthersInterval = 5 * time.Second, 20 * time.Second
@@ -144,9 +149,10 @@ func (t *reachability) restoreForms() {
 
 // run keeps Envoy up to date until ctx ends.
 func (t *reachability) run(ctx context.Context, domain model.TunnelDomain) {
-	version, all := uint64(0), time.Time{}
+	version, all, rest := uint64(0), time.Time{}, time.Duration(0)
 	for {
-		version = t.follow(ctx, domain, version)
+		before := version
+		version = t.follow(ctx, domain, version, rest)
 		if ctx.Err() != nil {
 			return
 		}
@@ -159,6 +165,10 @@ func (t *reachability) run(ctx context.Context, domain model.TunnelDomain) {
 		if version > 0 {
 			// If there may be tunnels that are not in the table, no cluster is unreachable.
 			t.decide(now, t.table.Stats().Unknown == 0)
+		}
+		rest = 0
+		if version != before {
+			rest = min(reachabilityInterval, restFactor*time.Since(now))
 		}
 		if !whole {
 			continue
@@ -173,10 +183,13 @@ func (t *reachability) run(ctx context.Context, domain model.TunnelDomain) {
 	}
 }
 
-// follow waits for changes of tunnels, at most until the next full evaluation, and counts the tunnels.
-func (t *reachability) follow(ctx context.Context, domain model.TunnelDomain, seen uint64) uint64 {
+// follow rests, waits for changes of tunnels, at most until the next full evaluation, and counts the tunnels.
+func (t *reachability) follow(
+	ctx context.Context, domain model.TunnelDomain, seen uint64, rest time.Duration,
+) uint64 {
 	wait, cancel := context.WithTimeout(ctx, reachabilityInterval)
 	defer cancel()
+	_ = retry.Sleep(wait, rest)
 	opened, closed, version, ok := t.table.Changes(wait, seen)
 	if !ok { // at the first call, and after more changes than the table keeps
 		opened, version = t.table.Snapshot()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/agent/envoyadmin"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/model"
@@ -197,6 +199,45 @@ func TestWhenAGraceBegins(t *testing.T) {
 			t.Errorf("%s: a grace begins: %t, want %t", name, began, tc.want)
 		}
 	}
+}
+
+// TestAFleetThatReturnsIsEvaluatedWithPauses has a table that changes all the time, and full evaluations that take so
+// long that the pause after each is reachabilityInterval. So there are no evaluations between them.
+func TestAFleetThatReturnsIsEvaluatedWithPauses(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	r, err := xdsproxy.New(filepath.Join(dir, "cache"), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := tunnels.New(tunnels.Config{Domain: domain, Log: filepath.Join(dir, "tunnels.log"), Logger: log})
+	if err := table.Fresh(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		kas, at := model.Subject{Role: model.RoleEgress, Node: "kas-1", ID: "a"}, netip.MustParseAddrPort("192.0.2.1:1")
+		for ctx.Err() == nil {
+			table.Claim(kas, at, at, 10, 10)
+			_ = retry.Sleep(ctx, 5*time.Millisecond)
+		}
+	}()
+	defer func() { cancel(); <-ended }()
+	k := newReachability(r, table, envoyadmin.Client{Socket: filepath.Join(dir, "none")}, unmeasured(), log)
+	evaluations := 0
+	k.onNames = func(map[string]int) {
+		if evaluations++; evaluations > 1 {
+			if ago := time.Since(k.counted); ago < reachabilityInterval {
+				t.Errorf("the evaluation before a full one was %s ago", ago)
+			}
+		}
+		if evaluations == 3 {
+			cancel()
+		}
+		time.Sleep(reachabilityInterval / restFactor)
+	}
+	k.run(ctx, domain)
 }
 
 // TestLimitsOfAnEarlierAgentAreRemoved sets a limit, and a value of an operator, in a real Envoy.

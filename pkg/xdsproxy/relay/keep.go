@@ -11,6 +11,8 @@ const (
 	restFactor = 20
 	// smallFile is the size up to which a file is always rewritten, because extending it would not be cheaper.
 	smallFile = 256 << 10
+	// maxChanges is the size of the later sections from which a file is rewritten, because files may be in memory.
+	maxChanges = 32 << 20
 )
 
 // file is the known state of a file on disk. A file that existed at the start is rewritten first, because another
@@ -30,9 +32,12 @@ func (f *file) change(name string) {
 	}
 }
 
-// whole reports whether the file must be written as a whole: it is small, or its changes are as large as its first
-// section. In the long run that writes two bytes for each changed byte.
-func (f *file) whole() bool { return !f.known || f.first <= smallFile || f.changes >= f.first }
+// whole reports whether the file must be written as a whole: it is small, its changes are as large as its first section
+// or as maxChanges, or most of its resources have changed. In the long run that writes two bytes for each changed byte,
+// and more in a file larger than maxChanges. A file has at most half more than its resources take, and maxChanges.
+func (f *file) whole(resources int) bool {
+	return !f.known || f.first <= smallFile || f.changes >= min(f.first, maxChanges) || 2*len(f.names) > resources
+}
 
 func (c *upstream) isWriting() bool { return c.writing != 0 }
 
@@ -67,13 +72,13 @@ func (r *Relay) save(all bool) {
 // content returns what has to be written of a generation.
 func (s *share) content(g Generation) File {
 	held, f := s.accepted, &s.files[g]
-	out := File{Kind: s.kind, Generation: g, Whole: f.whole(), Set: Set{}}
+	out := File{Kind: s.kind, Generation: g, Set: Set{}}
 	if g == Good {
 		held = s.good
 	} else {
 		out.Rejected = s.afterCrash()
 	}
-	if out.Whole {
+	if out.Whole = f.whole(len(held)); out.Whole {
 		out.Set = maps.Clone(held)
 		return out
 	}

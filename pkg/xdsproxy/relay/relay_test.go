@@ -350,6 +350,34 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestWhenAFileIsWrittenAsAWhole has files with 100 resources.
+func TestWhenAFileIsWrittenAsAWhole(t *testing.T) {
+	names := func(n int) map[string]bool {
+		all := map[string]bool{}
+		for i := range n {
+			all[fmt.Sprint(i)] = true
+		}
+		return all
+	}
+	for what, tc := range map[string]struct {
+		file file
+		want bool
+	}{
+		"its size is not known":        {file{first: 200 << 20}, true},
+		"it is small":                  {file{known: true, first: smallFile, names: names(1)}, true},
+		"little has changed":           {file{known: true, first: 200 << 20, changes: 30 << 20, names: names(1)}, false},
+		"much has changed":             {file{known: true, first: 200 << 20, changes: 40 << 20}, true},
+		"less than its first section":  {file{known: true, first: 1 << 20, changes: 1<<20 - 1}, false},
+		"as much as its first section": {file{known: true, first: 1 << 20, changes: 1 << 20}, true},
+		"half of its resources change": {file{known: true, first: 200 << 20, names: names(50)}, false},
+		"most of its resources change": {file{known: true, first: 200 << 20, names: names(51)}, true},
+	} {
+		if got := tc.file.whole(100); got != tc.want {
+			t.Errorf("%s: it is written as a whole: %t, want %t", what, got, tc.want)
+		}
+	}
+}
+
 // TestTheRelayIsPure checks what its doc comment promises, in its own source.
 func TestTheRelayIsPure(t *testing.T) {
 	entries, err := os.ReadDir(".")
