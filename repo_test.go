@@ -116,8 +116,8 @@ var arrows = map[string][]string{
 		"internal/retry", "internal/version", "pkg/agent/edge", "pkg/agent/envoyadmin", "pkg/agent/envoyproc",
 		"pkg/agent/gateway",
 		"pkg/agent/identity", "pkg/agent/status",
-		"pkg/certs", "pkg/dial", "pkg/envoy", "pkg/envoy/outcomes", "pkg/envoy/overload", "pkg/model", "pkg/report/agent",
-		"pkg/tunnels", "pkg/watchdog", "pkg/xdsproxy",
+		"pkg/certs", "pkg/dial", "pkg/envoy", "pkg/envoy/outcomes", "pkg/envoy/overload", "pkg/model", "pkg/report",
+		"pkg/report/agent", "pkg/tunnels", "pkg/watchdog", "pkg/xdsproxy",
 	},
 	"pkg/agent/edge": {
 		"internal/disk", "internal/retry", "pkg/agent/status", "pkg/agent/trips", "pkg/certs", "pkg/dial", "pkg/enrol",

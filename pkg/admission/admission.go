@@ -10,11 +10,14 @@
 // certificate therefore cannot use up the capacity that edges need, whatever rate it dials at. After authentication
 // the numbers and rates of reverse tunnels of an edge, and of all edges of a tunnel id, are bounded by how many the
 // edges are configured to open. Those of all edges are bounded too, because Envoy counts no connection that has become
-// a reverse tunnel: neither its listener nor its overload manager does.
+// a reverse tunnel: neither its listener nor its overload manager does. The more reverse tunnels a tunnel id has, the
+// more must be left for another one, and what is beyond that share is closed. So a gateway that is full admits an edge
+// of a tunnel id with fewer than the others have, whatever these do.
 //
-// Trade-offs. A source is an address, because nothing else is known before TLS: an attacker behind the same NAT as an
-// edge shares the quota of that source. That quota grows with the number of edges behind the source, so that one edge
-// never gets a large one.
+// Trade-offs. The share is one of a tunnel id, because a gateway does not know to whom tunnel ids belong: an owner of
+// many has many shares. A source is an address, because nothing else is known before TLS: an attacker behind the same
+// NAT as an edge shares the quota of that source. That quota grows with the number of edges behind the source, so that
+// one edge never gets a large one.
 package admission
 
 import (

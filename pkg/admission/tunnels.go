@@ -22,15 +22,18 @@ const (
 	maxQuotas = 1 << 16
 	// usualOfID bounds the reverse tunnels of a tunnel id with at most DefaultMaxEdges edges, without the forFew more that
 	// only edges with few may have: 31 edges of one tunnel id may keep 8,000 in lanes to four workers. With its other
-	// connections such a tunnel id has at most half of 25,000.
+	// connections such a tunnel id has at most half of the 25,000 that the public port of a gateway accepts.
 	usualOfID, forFew = 8000, 1000
+	// shareOfMany and shareOfFew are how many times as many reverse tunnels as a gateway has left one tunnel id may have:
+	// for edges with many, and for edges with few. So n tunnel ids leave at least one of 4 n + 1 to others.
+	shareOfMany, shareOfFew = 2, 4
 	// usualForwards and mostForwards bound the connections of edges of a tunnel id that forward. With those of apiservers
 	// they are at most half of the 25,000 that the public port of a gateway accepts.
 	usualForwards, mostForwards = 1024, 10_000
 )
 
 // Limits are the maximum numbers of reverse tunnels or other connections: of a node, of all nodes of its tunnel id, and
-// of all nodes.
+// of all nodes. Of All, tunnel ids have equal shares when there are few left: see Control.needs.
 type Limits struct{ Node, ID, All int }
 
 // StreamLimits returns the limits of connections that are no reverse tunnels. An edge that forwards has one for 512
@@ -51,18 +54,23 @@ func (c *Control) TunnelLimits(tunnels int) Limits {
 }
 
 // bound returns how many reverse tunnels all edges of a tunnel id may have, whatever each is configured to keep. It
-// leaves out those for edges with few. Many edges may have four fifths of all: of 25,000 at a gateway with one worker
-// lanes use at most 20,000 (model.Installation.LanesFor).
+// leaves out those for edges with few. Many edges may have four fifths of all, as shareOfFew permits.
 func (c *Control) bound() int {
 	return max(usualOfID, min(usualOfID/DefaultMaxEdges*c.maxEdges, c.maxTunnels/5*4))
 }
 
 // few reports whether an edge with this many reverse tunnels has few, so that it may have one of the last ones of its
-// tunnel id and of the gateway. Each edge that is permitted for a tunnel id may have as many.
+// tunnel id. Each edge that is permitted for a tunnel id may have as many.
 func (c *Control) few(tunnels int) bool { return tunnels < max(1, forFew/c.maxEdges) }
 
-// withoutLast returns how many of all reverse tunnels edges may have that do not have few.
-func withoutLast(all int) int { return all - all/10 }
+// needs returns how many reverse tunnels a gateway must have left for one more of an edge that has ofEdge, and whose
+// tunnel id has ofID. The more a tunnel id has, the more must be left, so the last ones are for tunnel ids with few.
+func (c *Control) needs(ofEdge, ofID int) int {
+	if c.few(ofEdge) {
+		return ofID/shareOfFew + 1
+	}
+	return ofID/shareOfMany + 1
+}
 
 // maxTunnels returns the maximum number of reverse tunnels of an edge that is configured to keep this many: twice as
 // many, because an edge may reconnect before its old sockets are detected as dead, and twice again, because a change
@@ -138,13 +146,13 @@ func (c *Control) tunnel(now time.Time, a Attempt) Reason {
 	}
 	edge, all := valueOf(q.edges, a.Edge), valueOf(q.ids, id)
 	limits := c.TunnelLimits(a.Tunnels)
-	most, mostOfID, mostOfAll := limits.Node, limits.ID, limits.All
+	most, mostOfID := limits.Node, limits.ID
 	if !c.few(a.LiveOfEdge + ofEdge) {
-		mostOfID, mostOfAll = min(mostOfID, c.bound()), withoutLast(mostOfAll)
+		mostOfID = min(mostOfID, c.bound())
 	}
-	reason := Admitted
+	reason, left := Admitted, limits.All-a.LiveOfAll-len(q.all)
 	switch {
-	case a.LiveOfAll+len(q.all) >= mostOfAll:
+	case left < c.needs(a.LiveOfEdge+ofEdge, a.LiveOfID+len(waiting)):
 		reason = ByGateway
 	case a.LiveOfEdge+ofEdge >= most:
 		reason = ByEdge
@@ -196,24 +204,61 @@ type Live struct {
 }
 
 // Excess returns the keys of the reverse tunnels or connections beyond the limits, newest first. There can be more than
-// were admitted after Envoy could not reach the Server for a while. limits returns those of a tunnel id. Of the last
-// tenth of all, edges that do not have few are in excess, as in Tunnel. Excess sorts all in place.
+// were admitted after Envoy could not reach the Server for a while, and what a tunnel id was admitted may be beyond its
+// share once others have come: see beyondShare. limits returns the limits of a tunnel id. Excess sorts all in place.
 func (c *Control) Excess(all []Live, limits func(id string) Limits) (keys []string) {
-	slices.SortFunc(all, func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
-	edges, ids, stay := map[model.EdgeRef]int{}, map[string]int{}, 0
+	byAge := func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) }
+	slices.SortFunc(all, byAge)
+	edges, ids, mostOfAll := map[model.EdgeRef]int{}, map[string]int{}, math.MaxInt
+	var within []placed
+	var beyond []Live
 	for _, t := range all { // the oldest stay
 		most := limits(t.Edge.ID)
-		if !c.few(edges[t.Edge]) {
-			most.All = withoutLast(most.All)
-		}
-		if edges[t.Edge] >= most.Node || ids[t.Edge.ID] >= most.ID || stay >= most.All {
-			keys = append(keys, t.Key)
+		if edges[t.Edge] >= most.Node || ids[t.Edge.ID] >= most.ID {
+			beyond = append(beyond, t)
 			continue
 		}
+		within, mostOfAll = append(within, placed{Live: t, ofEdge: edges[t.Edge]}), most.All
 		edges[t.Edge]++
 		ids[t.Edge.ID]++
-		stay++
 	}
-	slices.Reverse(keys)
+	largest := 0
+	for _, n := range ids {
+		largest = max(largest, n)
+	}
+	if mostOfAll-len(within) < largest/shareOfMany { // otherwise all are within their shares, as usually
+		beyond = append(beyond, c.beyondShare(within, mostOfAll)...)
+		slices.SortFunc(beyond, byAge)
+	}
+	for _, t := range slices.Backward(beyond) {
+		keys = append(keys, t.Key)
+	}
 	return keys
+}
+
+// placed is a reverse tunnel, the number of older ones of its edge, and how many must be left for it.
+type placed struct {
+	Live
+	ofEdge, needs int
+}
+
+// beyondShare returns the reverse tunnels that are beyond the share of their tunnel id, of all in the order of age. It
+// admits them again as Tunnel does, but the first one of each tunnel id before the second one of any, and within a
+// tunnel id the first one of each edge before the second one of any. So the tunnel ids and edges with the most lose
+// some, and what stays leaves as many as each of these needs. It sorts all.
+func (c *Control) beyondShare(all []placed, most int) (beyond []Live) {
+	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.ofEdge, b.ofEdge) })
+	ids := map[string]int{}
+	for i := range all {
+		t := &all[i]
+		t.needs = c.needs(t.ofEdge, ids[t.Edge.ID])
+		ids[t.Edge.ID]++
+	}
+	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.needs, b.needs) })
+	for i, t := range all {
+		if most-i < t.needs { // and so for all after it
+			beyond = append(beyond, t.Live)
+		}
+	}
+	return beyond
 }

@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -287,53 +288,163 @@ func TestAnEdgeWithoutTunnelsIsAdmitted(t *testing.T) {
 	}
 }
 
-// TestTheTunnelsOfAllEdgesAreBounded: 40 tunnel ids open 1,000 each, as each of them may.
-func TestTheTunnelsOfAllEdgesAreBounded(t *testing.T) {
-	const most = 25_000
-	c, now, total := admission.NewControl(0, most), start, 0
-	edges, ids := map[model.EdgeRef]int{}, map[string]int{}
-	isLive := true // at once: LiveOfAll has them
-	open := func(edge model.EdgeRef) admission.Reason {
-		now = now.Add(5 * time.Millisecond)
-		reason := c.Tunnel(now, admission.Attempt{
-			Edge: edge, Tunnels: 66, LiveOfEdge: edges[edge], LiveOfID: ids[edge.ID], LiveOfAll: total,
-			Live: func(netip.AddrPort, netip.AddrPort) bool { return isLive },
-		})
-		if reason == admission.Admitted {
-			edges[edge]++
-			ids[edge.ID]++
-			total++
+// crowd simulates a gateway whose table has a reverse tunnel as soon as it is admitted.
+type crowd struct {
+	control *admission.Control
+	now     time.Time
+	live    map[string]admission.Live
+	edges   map[model.EdgeRef]int
+	ids     map[string]int
+	opened  int
+}
+
+func newCrowd(most int) *crowd {
+	return &crowd{
+		control: admission.NewControl(0, most), now: start, live: map[string]admission.Live{},
+		edges: map[model.EdgeRef]int{}, ids: map[string]int{},
+	}
+}
+
+// keeps is how many reverse tunnels an edge is configured to keep: usual ones, and lanes.
+const keeps = 66
+
+// open requests a reverse tunnel 5 ms after the previous one.
+func (c *crowd) open(edge model.EdgeRef) admission.Reason {
+	c.now = c.now.Add(5 * time.Millisecond)
+	reason := c.control.Tunnel(c.now, admission.Attempt{
+		Edge: edge, Tunnels: keeps, LiveOfEdge: c.edges[edge], LiveOfID: c.ids[edge.ID], LiveOfAll: len(c.live),
+		Live: func(netip.AddrPort, netip.AddrPort) bool { return true },
+	})
+	if reason == admission.Admitted {
+		c.opened++
+		key := fmt.Sprint(c.opened)
+		c.live[key] = admission.Live{Key: key, Edge: edge, Since: c.now}
+		c.edges[edge]++
+		c.ids[edge.ID]++
+	}
+	return reason
+}
+
+// closeExcess closes at most 100 reverse tunnels, as a gateway does every two seconds.
+func (c *crowd) closeExcess() {
+	c.now = c.now.Add(2 * time.Second)
+	keys := c.control.Excess(slices.Collect(maps.Values(c.live)), func(string) admission.Limits {
+		return c.control.TunnelLimits(keeps)
+	})
+	for _, key := range keys[:min(len(keys), 100)] {
+		edge := c.live[key].Edge
+		delete(c.live, key)
+		c.edges[edge]--
+		c.ids[edge.ID]--
+	}
+}
+
+// attack has tunnel ids take all that they may: one after the other with edges that have as many as they may, and then
+// in turn with any number of edges that have one.
+func (c *crowd) attack(ids, edges int) {
+	hostile := func(id int, node any) model.EdgeRef {
+		return model.EdgeRef{Node: fmt.Sprint("edge-", node), ID: fmt.Sprint("hostile-", id)}
+	}
+	for id := range ids {
+		for edge := range edges {
+			for c.open(hostile(id, edge)) == admission.Admitted {
+			}
 		}
-		return reason
 	}
-	for i := range 40_000 {
-		open(model.EdgeRef{Node: fmt.Sprint("edge-", i/40%20), ID: fmt.Sprint("hostile-", i%40)})
-	}
-	if total != most*9/10 {
-		t.Errorf("edges with many have %d tunnels", total)
-	}
-	for i := 0; total < 24_000; i++ {
-		open(model.EdgeRef{Node: fmt.Sprint("edge-few-", i/40), ID: fmt.Sprint("hostile-", i%40)})
-	}
-	victim := func(i int) model.EdgeRef { return model.EdgeRef{Node: "edge-1", ID: fmt.Sprint("victim-", i)} }
-	for i := 0; total < most; i++ {
-		if reason := open(victim(i)); reason != admission.Admitted {
-			t.Fatalf("of %d tunnels an edge without any is rejected by %q", total, reason)
-		}
-	}
-	if reason := open(victim(0)); reason != admission.ByGateway {
-		t.Errorf("one more than %d is rejected by %q", total, reason)
-	}
-	now, isLive = now.Add(time.Minute), false // those that are not in the table yet count too
-	for i := range 9 {
-		total = most - 8
-		if reason := open(victim(i)); (reason == admission.Admitted) != (i < 8) {
-			t.Errorf("beside %d that open, one more than %d is rejected by %q", i, total+i, reason)
+	for opened := true; opened; {
+		opened = false
+		for id := range ids {
+			if c.open(hostile(id, fmt.Sprint("one-", c.opened))) == admission.Admitted {
+				opened = true
+			}
 		}
 	}
 }
 
-// TestExcessOfAllEdges leaves the last tenth to edges with few: one id has opened its tunnels first.
+// TestTheTunnelsOfAllEdgesAreBounded: tunnel ids of one owner take all that they may. Edges of others come later, one
+// of each tunnel id. All are admitted, at once or when the next reverse tunnels were closed, and keep theirs. A tunnel
+// id that had many before keeps its share.
+func TestTheTunnelsOfAllEdgesAreBounded(t *testing.T) {
+	for _, tc := range []struct{ most, hostile, edges, others, closings int }{
+		{most: 12_000, hostile: 1, edges: 31, others: 1000},
+		{most: 25_000, hostile: 3, edges: 31, others: 1000},
+		{most: 5000, hostile: 40, others: 200, closings: 100},
+		{most: 5000, hostile: 300, others: 200, closings: 200},
+	} {
+		t.Run(fmt.Sprintf("%d tunnel ids", tc.hostile), func(t *testing.T) {
+			c := newCrowd(tc.most)
+			for range keeps {
+				c.open(model.EdgeRef{Node: "edge-1", ID: "large"})
+			}
+			c.attack(tc.hostile, tc.edges)
+			closings, most := 0, len(c.live)
+			for i := range tc.others {
+				for c.open(model.EdgeRef{Node: "edge-1", ID: fmt.Sprint("other-", i)}) != admission.Admitted {
+					if closings++; closings > tc.closings {
+						t.Fatalf("beside %d reverse tunnels, the edge of tunnel id %d is not admitted", len(c.live), i)
+					}
+					c.closeExcess()
+					c.attack(tc.hostile, tc.edges) // its edges dial again at once
+				}
+				most = max(most, len(c.live))
+			}
+			for range 3 {
+				c.closeExcess()
+			}
+			for i := range tc.others {
+				if n := c.ids[fmt.Sprint("other-", i)]; n != 1 {
+					t.Fatalf("the edge of tunnel id %d has %d reverse tunnels", i, n)
+				}
+			}
+			if n, of := c.ids["large"], c.ids["hostile-0"]; n < min(keeps, of/2-2) {
+				t.Errorf("an earlier tunnel id has %d reverse tunnels, a hostile one %d", n, of)
+			}
+			if most > tc.most || most < tc.most/2 {
+				t.Errorf("there were up to %d reverse tunnels of %d", most, tc.most)
+			}
+		})
+	}
+}
+
+// TestAFullGatewayIsShared: honest tunnel ids that want more than there is get the same, and are not closed again.
+func TestAFullGatewayIsShared(t *testing.T) {
+	const most, ids, want = 1000, 180, 6
+	c := newCrowd(most)
+	for range want {
+		for i := range ids {
+			c.open(model.EdgeRef{Node: "edge-1", ID: fmt.Sprint("id-", i)})
+		}
+	}
+	for range 10 {
+		c.closeExcess()
+	}
+	if len(c.live) < most-2 || len(c.live) > most {
+		t.Errorf("they have %d reverse tunnels", len(c.live))
+	}
+	for i := range ids {
+		if n := c.ids[fmt.Sprint("id-", i)]; n < want-1 || n > want {
+			t.Errorf("tunnel id %d has %d", i, n)
+		}
+	}
+}
+
+// TestTunnelsThatOpenCount also while they are not in the table yet.
+func TestTunnelsThatOpenCount(t *testing.T) {
+	const most = 1000
+	c := admission.NewControl(0, most)
+	for i := range 9 {
+		reason := c.Tunnel(start, admission.Attempt{
+			Edge: model.EdgeRef{Node: "edge-1", ID: fmt.Sprint("id-", i)}, Tunnels: keeps, LiveOfAll: most - 8,
+			Live: func(netip.AddrPort, netip.AddrPort) bool { return false },
+		})
+		if want := i < 8; (reason == admission.Admitted) != want || !want && reason != admission.ByGateway {
+			t.Errorf("beside %d that open, one more than %d is rejected by %q", i, most-8+i, reason)
+		}
+	}
+}
+
+// TestExcessOfAllEdges: one tunnel id has opened its reverse tunnels first, and has the largest share. Its newest ones
+// go.
 func TestExcessOfAllEdges(t *testing.T) {
 	c := admission.NewControl(0, 1000)
 	var all []admission.Live
@@ -344,8 +455,27 @@ func TestExcessOfAllEdges(t *testing.T) {
 		}
 		all = append(all, admission.Live{Key: fmt.Sprint(i), Edge: edge, Since: start.Add(time.Duration(i) * time.Second)})
 	}
-	keys := c.Excess(all, func(string) admission.Limits { return c.TunnelLimits(66) })
-	if len(keys) != 1000 || keys[0] != "1999" || keys[399] != "1600" || keys[400] != "1499" || keys[999] != "900" {
+	// Of 500 for it, 400 stay, as edges with few may have four times as many as are left.
+	keys := c.Excess(all, func(string) admission.Limits { return c.TunnelLimits(keeps) })
+	if len(keys) != 1100 || keys[0] != "1499" || keys[1099] != "400" {
+		t.Errorf("in excess are %d, %q", len(keys), keys)
+	}
+}
+
+// TestExcessLeavesTheTunnelsOfEachEdge: of one tunnel id the edge with the most loses its newest ones, although they
+// are older than those of the other edge.
+func TestExcessLeavesTheTunnelsOfEachEdge(t *testing.T) {
+	c := admission.NewControl(0, 300)
+	var all []admission.Live
+	for i := range 259 {
+		edge := model.EdgeRef{Node: "edge-a", ID: "id"}
+		if i >= 250 {
+			edge.Node = "edge-b"
+		}
+		all = append(all, admission.Live{Key: fmt.Sprint(i), Edge: edge, Since: start.Add(time.Duration(i) * time.Second)})
+	}
+	keys := c.Excess(all, func(string) admission.Limits { return c.TunnelLimits(keeps) })
+	if len(keys) != 59 || keys[0] != "249" || keys[58] != "191" {
 		t.Errorf("in excess are %d, %q", len(keys), keys)
 	}
 }

@@ -196,7 +196,7 @@ func (a *Agent) load() (err error) {
 		a.gateway, err = gateway.New(*a.config.Gateway, gateway.Deps{
 			XDS: a.xds, Admin: a.config.admin(), Listen: listenUnix, Workers: a.config.Concurrency,
 			StateDir: a.config.StateDir, RuntimeDir: a.config.RuntimeDir, Replace: a.replaceForDenial, Log: a.log,
-			Forward: a.config.GatewaysPerTunnel > 0, MaxTunnels: a.config.maxTunnels(),
+			Forward: a.config.GatewaysPerTunnel > 0, MaxTunnels: a.config.maxTunnels(openFiles()),
 		})
 		if err != nil {
 			return err

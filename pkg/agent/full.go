@@ -1,21 +1,28 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/envoy"
 	"github.com/fairlead/fairlead/pkg/envoy/overload"
+	"github.com/fairlead/fairlead/pkg/report"
 )
 
 // clockTick is the unit of CPU times in /proc, in seconds: proc(5). It is the same on all machines that Go supports.
 const clockTick = 0.01
+
+// tunnelHeap is how much of Envoy's heap an idle reverse tunnel uses, in bytes.
+const tunnelHeap = 5 << 10
 
 // fullness returns which part a gateway uses of each limit at which it rejects what is new, from Envoy's statistics. A
 // limit is missing if Envoy has no statistic for it.
@@ -65,13 +72,28 @@ func workerTimes(pid int) (map[string]float64, error) {
 	return times, nil
 }
 
-// maxTunnels returns how many reverse tunnels all edges may have to a gateway: as many for each worker as the public
-// port may have connections, because edges keep reverse tunnels to each. Envoy does not count them as connections.
-func (c Config) maxTunnels() int { return int(overload.PublicConnections(0)) * max(1, c.Concurrency) }
+// maxTunnels returns how many reverse tunnels all edges may have to a gateway whose Envoy may open this many files.
+// Envoy does not count them as connections, so they get a quarter of its heap and three quarters of its files, however
+// many workers it has. A report has room for a quarter more: Envoy admits some while it cannot query the agent.
+func (c Config) maxTunnels(files uint64) int {
+	heap := cmp.Or(c.Memory, overload.GatewayHeap)
+	return int(max(1, min(heap/4/tunnelHeap, files/4*3, report.MaxTunnels/5*4)))
+}
+
+// openFiles returns how many files Envoy may open: its limit is that of this process, and it raises the soft one to the
+// hard one when it starts.
+func openFiles() uint64 {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
+		return math.MaxUint64
+	}
+	return l.Max
+}
 
 // emitFull emits how full a gateway is.
 func (a *Agent) emitFull(emit metrics.Emit, families map[string]*dto.MetricFamily) {
-	emit("fairlead_gateway_full_ratio", float64(a.gateway.Table.Stats().Tunnels)/float64(a.config.maxTunnels()), "tunnels")
+	most := a.config.maxTunnels(openFiles())
+	emit("fairlead_gateway_full_ratio", float64(a.gateway.Table.Stats().Tunnels)/float64(most), "tunnels")
 	for limit, part := range fullness(families) {
 		emit("fairlead_gateway_full_ratio", part, limit)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/agent/gateway"
+	"github.com/fairlead/fairlead/pkg/report"
 )
 
 func TestFullness(t *testing.T) {
@@ -65,12 +66,31 @@ func TestWorkerTimes(t *testing.T) {
 	}
 }
 
-// TestTheLimitOfTunnelsFollowsTheWorkers, because edges keep reverse tunnels to each.
-func TestTheLimitOfTunnelsFollowsTheWorkers(t *testing.T) {
-	for workers, want := range map[int]int{0: 25_000, 1: 25_000, 4: 100_000} {
-		if got := (Config{Concurrency: workers}).maxTunnels(); got != want {
-			t.Errorf("with %d workers %d tunnels, want %d", workers, got, want)
+// TestTheLimitOfTunnelsFollowsHeapAndFiles, which reverse tunnels use up, and not the workers. Three edges of each of
+// 10,000 workload clusters keep 60,000 to a gateway. All that are admitted fit in a report, with some that Envoy has
+// admitted while it could not query the agent.
+func TestTheLimitOfTunnelsFollowsHeapAndFiles(t *testing.T) {
+	for _, test := range []struct {
+		memory, files uint64
+		want          int
+	}{
+		{0, 1 << 20, 100_000}, // a quarter of the default is enough for 104,857
+		{1536 << 20, 1 << 20, 78_643},
+		{64 << 30, math.MaxUint64, 100_000},
+		{144 << 20, 1 << 20, 7372},
+		{0, 65_536, 49_152},
+		{0, 20_000, 15_000},
+		{1, 4, 1},
+	} {
+		for _, workers := range []int{0, 1, 16} {
+			got := Config{Memory: test.memory, Concurrency: workers}.maxTunnels(test.files)
+			if got != test.want || got > report.MaxTunnels/5*4 {
+				t.Errorf("%+v with %d workers: %d reverse tunnels", test, workers, got)
+			}
 		}
+	}
+	if n := openFiles(); n == 0 {
+		t.Error("no file may be opened")
 	}
 }
 

@@ -27,8 +27,8 @@ const (
 	DefaultLanes = 5
 	// firstLane is how many reverse tunnels the first lane has.
 	firstLane = 4
-	// tunnelsPerGateway is how many reverse tunnels a gateway may have by lanes. A gateway with one worker admits 25,000
-	// (package agent), and all of these return within 20 s of an outage at the usual rate.
+	// tunnelsPerGateway is how many reverse tunnels a gateway has at most if edges have lanes: all of these return within
+	// 20 s of an outage at the usual rate. A gateway admits several times as many (package agent).
 	tunnelsPerGateway = 20_000
 	// MaxHandshakes bounds how many reverse tunnels a gateway accepts per second. No machine can accept more.
 	MaxHandshakes = 1_000_000
@@ -144,18 +144,19 @@ func (i Installation) Tunnels(w WorkloadCluster) int {
 	return TunnelsPerEdge(i.WorkerCount(), names)
 }
 
-// LanesFor returns how many lanes each edge has in a fleet of this many edges; 0: it is not known, and they have none.
-// These are at most Lanes, and fewer where a gateway would have more than tunnelsPerGateway reverse tunnels.
-func (i Installation) LanesFor(edges int) int {
+// LanesFor returns how many lanes an edge of a workload cluster has in a fleet of this many edges; 0: it is not known,
+// and it has none. These are at most Lanes, and fewer where a gateway would have more than tunnelsPerGateway reverse
+// tunnels if all edges had as many as this one: one of a workload cluster with several names has more usual ones.
+func (i Installation) LanesFor(edges int, w WorkloadCluster) int {
 	if edges == 0 {
 		return 0
 	}
 	if n := len(i.Gateways); i.GatewaysPerTunnel > 0 && i.GatewaysPerTunnel < n {
 		edges = (edges*i.GatewaysPerTunnel + n - 1) / n
 	}
-	each := edges * i.WorkerCount() // as many reverse tunnels as all edges have if each has one to each worker
-	lanes := 0
-	for lanes < i.Lanes && TunnelsInLanes(lanes+1) <= tunnelsPerGateway/each-TunnelsPerWorker {
+	each := tunnelsPerGateway / (edges * i.WorkerCount()) // of an edge, to each worker
+	usual, lanes := i.Tunnels(w)/i.WorkerCount(), 0
+	for lanes < i.Lanes && TunnelsInLanes(lanes+1) <= each-usual {
 		lanes++
 	}
 	return lanes

@@ -111,12 +111,46 @@ func TestLanesFor(t *testing.T) {
 		inst := model.Installation{
 			Gateways: gateways, Workers: tc.workers, GatewaysPerTunnel: tc.perTunnel, Lanes: 5,
 		}
-		got := inst.LanesFor(tc.edges)
+		got := inst.LanesFor(tc.edges, model.WorkloadCluster{})
 		if got != tc.want {
 			t.Errorf("%+v: %d lanes", tc, got)
 		}
-		if inst.Lanes = 2; inst.LanesFor(tc.edges) != min(got, 2) {
-			t.Errorf("%+v: %d lanes of at most 2", tc, inst.LanesFor(tc.edges))
+		inst.Lanes = 2
+		if few := inst.LanesFor(tc.edges, model.WorkloadCluster{}); few != min(got, 2) {
+			t.Errorf("%+v: %d lanes of at most 2", tc, few)
+		}
+	}
+}
+
+// TestLanesLeaveRoomForNames: an edge keeps usual reverse tunnels for each name of its workload cluster, and with these
+// a gateway has at most 20,000 if edges have lanes.
+func TestLanesLeaveRoomForNames(t *testing.T) {
+	named := func(names int) (w model.WorkloadCluster) {
+		w.Hostname, w.ExtraNames = "c1.prod.tunnels.example.com", make([]string, names-1)
+		return w
+	}
+	for _, workers := range []int{1, 4} {
+		inst := model.Installation{Gateways: make([]model.Gateway, 3), Workers: workers, Lanes: model.MaxLanes}
+		for edges := 1; edges <= 25_600; edges += 1 + edges/10 {
+			before := model.MaxLanes
+			for _, names := range []int{1, 2, 3, 5, 9, 17, 33} {
+				w := named(names)
+				lanes := inst.LanesFor(edges, w)
+				if lanes > before {
+					t.Errorf("%d edges with %d names have %d lanes, and %d with fewer names", edges, names, lanes, before)
+				}
+				before = lanes
+				all := edges * (inst.Tunnels(w) + workers*model.TunnelsInLanes(lanes))
+				if lanes > 0 && all > 20_000 {
+					t.Errorf("%d edges with %d names and %d lanes have %d reverse tunnels", edges, names, lanes, all)
+				}
+			}
+		}
+	}
+	inst := model.Installation{Gateways: make([]model.Gateway, 3), Lanes: model.DefaultLanes}
+	for names, want := range map[int]int{1: 2, 2: 2, 3: 1, 5: 0} {
+		if got := inst.LanesFor(1_600, named(names)); got != want {
+			t.Errorf("1,600 edges with %d names have %d lanes, want %d", names, got, want)
 		}
 	}
 }

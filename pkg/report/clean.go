@@ -29,8 +29,9 @@ const (
 )
 
 const (
-	// MaxTunnels is how many tunnels one gateway may have. They fit in one message: see MaxKey and pkg/xds.
-	MaxTunnels = 50_000
+	// MaxTunnels is how many tunnels one gateway may report, which are a quarter more than it admits. They fit in one
+	// message of 32 MiB, which is the maximum of pkg/controlchannel: each has 193 bytes at most.
+	MaxTunnels = 125_000
 	// MaxKey exceeds the length of two IPv6 addresses and ports.
 	MaxKey = 120
 	// MaxWorkers far exceeds the workers of an Envoy.

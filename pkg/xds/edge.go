@@ -141,7 +141,7 @@ func (s *Server) edgeResources(r rendering, wc model.WorkloadCluster, node strin
 		return resources{resourcev3.ClusterType: {}, resourcev3.ListenerType: {}}
 	}
 	inst := r.inst
-	inst.Lanes = r.lanes
+	inst.Lanes = inst.LanesFor(r.size, wc)
 	dial.Version, dial.First = dial.Version.AtMost(r.version), r.initial
 	static := set(envoy.StaticClusters(model.RoleEdge))
 	clusters, errs := check(envoy.EdgeClusters(inst, wc, node, dial), static, static)

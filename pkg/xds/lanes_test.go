@@ -20,8 +20,8 @@ func TestLanesFollowTheSizeOfTheFleet(t *testing.T) {
 	with := inst
 	with.Lanes = 5
 	b := newBedOf(t, with)
-	c := workload("c1")
-	b.Replace([]model.WorkloadCluster{c})
+	c, named := workload("c1"), workload("c2", "api.c2.example.com", "c2.example.org")
+	b.Replace([]model.WorkloadCluster{c, named})
 	of := func(size int) {
 		b.SetRollout(&rollout.Record{Current: profileOf(with), Size: size})
 	}
@@ -33,10 +33,13 @@ func TestLanesFollowTheSizeOfTheFleet(t *testing.T) {
 		}
 		return n
 	}
-	identity := b.identity(t, edgeOf(c), time.Now().Add(time.Hour))
-	node := nodeOf(edgeOf(c))
-	node.Metadata = envoy.EdgeDial{Version: envoy.Current}.Metadata()
-	edge := b.claim(t, &identity, node)
+	dial := func(c model.WorkloadCluster) *ads {
+		identity := b.identity(t, edgeOf(c), time.Now().Add(time.Hour))
+		node := nodeOf(edgeOf(c))
+		node.Metadata = envoy.EdgeDial{Version: envoy.Current}.Metadata()
+		return b.claim(t, &identity, node)
+	}
+	edge := dial(c)
 	has := edge.fetch(t, lds)
 	if n := lanes(has); n != 0 {
 		t.Errorf("%d lanes without a record", n)
@@ -59,6 +62,12 @@ func TestLanesFollowTheSizeOfTheFleet(t *testing.T) {
 	of(100)
 	edge.quiet(t, "an edge with all lanes")
 	gw.quiet(t, "a gateway")
+	of(1_600)
+	apply(has, edge.next(t))
+	other := dial(named).fetch(t, lds)
+	if one, three := lanes(has), lanes(other); one != 2 || three != 1 {
+		t.Errorf("%d lanes with one name, and %d with three names and more usual reverse tunnels", one, three)
+	}
 }
 
 // apply applies a response to the resources that a client has.

@@ -30,7 +30,7 @@ type rendering struct {
 	inst    model.Installation
 	version envoy.Version // the newest that is rendered for
 	initial *model.Installation
-	lanes   int // of each edge
+	size    int // of the fleet: see model.Installation.LanesFor
 }
 
 // profiles are the profiles that nodes are served by the record of rollouts. They never change.
@@ -103,7 +103,7 @@ func (p *profiles) of(node model.Subject) rendering {
 		p.record.Phase == rollout.PhaseFirst && p.members[rollout.NodeOf(node)] {
 		r = p.next
 	}
-	r.lanes = r.inst.LanesFor(p.record.Size)
+	r.size = p.record.Size
 	return r
 }
 
@@ -138,7 +138,7 @@ func (s *Server) SetRollout(record *rollout.Record) {
 	defer s.mu.Unlock()
 	for e := range s.edges {
 		was, is := before.of(e.subject), now.of(e.subject)
-		if was.profile != is.profile || was.lanes != is.lanes {
+		if was.profile != is.profile || was.size != is.size {
 			s.outdated.waiting[e] = true
 		}
 	}

@@ -181,7 +181,8 @@ func (f renderFlags) render(fleet model.Fleet) (all []rendered, err error) {
 	for _, wc := range fleet.Clusters {
 		if key := wc.Key.String(); f.edge == key || f.gateway == "" && f.edge == "" {
 			inst := fleet.Installation
-			inst.Lanes = inst.LanesFor(rollout.SizeOf(cmp.Or(f.nodes, len(inst.Gateways)+len(fleet.Clusters))))
+			size := rollout.SizeOf(cmp.Or(f.nodes, len(inst.Gateways)+len(fleet.Clusters)))
+			inst.Lanes = inst.LanesFor(size, wc)
 			bootstrap, err := f.edgeBootstrap(inst, wc)
 			if err := add("edge of "+key, bootstrap, err); err != nil {
 				return nil, err

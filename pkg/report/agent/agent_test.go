@@ -5,11 +5,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/report"
 	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 	"github.com/fairlead/fairlead/pkg/tunnels"
 )
@@ -40,6 +42,29 @@ func TestWorkersWithoutATunnelAreReportedOnce(t *testing.T) {
 		if diff := cmp.Diff(want, unserved(step.now, reported), protocmp.Transform()); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
+	}
+}
+
+// TestTheOldestTunnelsAreReported if there are more than fit: the newest ones are closed.
+func TestTheOldestTunnelsAreReported(t *testing.T) {
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	all := make([]tunnels.Tunnel, report.MaxTunnels+2)
+	for i := range all {
+		age := time.Duration((i+7)%len(all)) * time.Second // in no order
+		all[i] = tunnels.Tunnel{Key: fmt.Sprint(i), Since: start.Add(-age)}
+	}
+	newest := []string{all[len(all)-7].Key, all[len(all)-6].Key}
+	reported := oldest(all)
+	if len(reported) != report.MaxTunnels {
+		t.Fatalf("%d are reported", len(reported))
+	}
+	for _, of := range reported {
+		if slices.Contains(newest, of.Key) {
+			t.Errorf("%s is reported", of.Key)
+		}
+	}
+	if few := oldest(all[:2]); len(few) != 2 {
+		t.Errorf("of two, %d are reported", len(few))
 	}
 }
 

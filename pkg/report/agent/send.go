@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -194,9 +196,20 @@ func news(ctx context.Context, table *tunnels.Table, version uint64, log *slog.L
 	all, next := table.Snapshot()
 	if len(all) > report.MaxTunnels {
 		log.Error("not all tunnels are reported", "tunnels", len(all), "reported", report.MaxTunnels)
-		all = all[:report.MaxTunnels]
 	}
-	return &reportv1.GatewayReport{Snapshot: true, Tunnels: messages(all)}, next
+	return &reportv1.GatewayReport{Snapshot: true, Tunnels: messages(oldest(all))}, next
+}
+
+// oldest returns the tunnels that fit in a report. A gateway has more only while it closes the newest, which are beyond
+// its limit, and each snapshot leaves out the same.
+func oldest(all []tunnels.Tunnel) []tunnels.Tunnel {
+	if len(all) <= report.MaxTunnels {
+		return all
+	}
+	slices.SortFunc(all, func(a, b tunnels.Tunnel) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key))
+	})
+	return all[:report.MaxTunnels]
 }
 
 // unserved returns the entries that are new or have changed since told, with 0 workers for repaired edges, and updates

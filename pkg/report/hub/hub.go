@@ -255,11 +255,8 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 		g = &gateway{tunnels: map[string]pair{}, counts: map[pair]count{}}
 		h.gateways[name] = g
 	}
-	if !r.GetSnapshot() && len(g.tunnels)+len(r.GetTunnels()) > report.MaxTunnels {
-		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", report.MaxTunnels)
-	}
-	if !r.GetSnapshot() && len(g.counts)+len(r.GetConnections()) > report.MaxTunnels {
-		return status.Errorf(codes.ResourceExhausted, "more than %d nodes of one gateway", report.MaxTunnels)
+	if err := g.room(r); err != nil {
+		return err
 	}
 	before := [...]any{g.ready, g.hang, g.incomplete}
 	g.ready, g.hang, g.incomplete = r.GetReady(), printable.Text(r.GetHang(), report.MaxText), printable.Text(
@@ -273,6 +270,38 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	}
 	if h.arrive(s, &g.presence) {
 		h.changed(changeKey{kind: kindGateway, gateway: name})
+	}
+	return nil
+}
+
+// room returns an error if a gateway would have too many tunnels or nodes after changes. At its maximum, some of them
+// end and others begin.
+func (g *gateway) room(r *reportv1.GatewayReport) error {
+	if r.GetSnapshot() {
+		return nil // which CheckGateway bounds
+	}
+	opened, closed, nodes := map[string]bool{}, map[string]bool{}, map[pair]bool{}
+	for _, t := range r.GetTunnels() {
+		if _, had := g.tunnels[t.GetKey()]; !had {
+			opened[t.GetKey()] = true
+		}
+	}
+	for _, key := range r.GetClosed() {
+		if _, had := g.tunnels[key]; had || opened[key] {
+			closed[key] = true
+		}
+	}
+	for _, c := range r.GetConnections() {
+		of := pair{c.GetNode(), c.GetTunnelId()}
+		if _, had := g.counts[of]; !had {
+			nodes[of] = true
+		}
+	}
+	if len(g.tunnels)+len(opened)-len(closed) > report.MaxTunnels {
+		return status.Errorf(codes.ResourceExhausted, "more than %d tunnels of one gateway", report.MaxTunnels)
+	}
+	if len(g.counts)+len(nodes) > report.MaxTunnels {
+		return status.Errorf(codes.ResourceExhausted, "more than %d nodes of one gateway", report.MaxTunnels)
 	}
 	return nil
 }
