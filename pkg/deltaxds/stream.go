@@ -91,9 +91,10 @@ func (s *Stream) next() (kind int, ok bool) {
 
 // Respond returns the response for a type by an offer, and records that it is sent. It returns nil if the client has
 // everything. It leaves removals for later, and rest is true, while there may be changes of later types to send: what
-// is removed may be in use until then. It leaves resources for later, and rest is true, if not all of them fit. Then
-// Next returns this type again, and the next offer must contain at least what this one contained. An offer of some
-// resources has no effect if all are needed, because of a request that came after Next.
+// is removed may be in use until then. It leaves resources for later, and rest is true, if not all of them fit. Such a
+// response removes nothing: the client may remove only after later types, which wait for the last part. Then Next
+// returns this type again, and the next offer must contain at least what this one contained. An offer of some resources
+// has no effect if all are needed, because of a request that came after Next.
 func (s *Stream) Respond(kind int, offer Offer) (response *discoveryv3.DeltaDiscoveryResponse, rest bool) {
 	t := &s.types[kind]
 	if t.whole && !offer.whole {
@@ -106,6 +107,9 @@ func (s *Stream) Respond(kind int, offer Offer) (response *discoveryv3.DeltaDisc
 		t.merge(&d, offer.resources, hold)
 	} else {
 		t.update(&d, offer, hold)
+	}
+	if d.left {
+		t.keep(&d)
 	}
 	rest = d.held || d.left
 	t.whole = offer.whole && rest

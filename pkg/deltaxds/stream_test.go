@@ -140,6 +140,26 @@ func TestATypeIsSentInParts(t *testing.T) {
 	}
 }
 
+// TestAPartRemovesNothing: a client that removes only what no later type needs would not answer, and later types come
+// after the last part.
+func TestAPartRemovesNothing(t *testing.T) {
+	s := deltaxds.NewStream(2, 1)
+	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: map[string]string{"0": "1", "gone": "1"}})
+	all := []*deltaxds.Resource{cluster(t, "a", 1), cluster(t, "b", 1)}
+	offers := [2]deltaxds.Offer{deltaxds.Whole(all), deltaxds.Whole([]*deltaxds.Resource{cluster(t, "x", 1)})}
+	kind, _, _ := s.Next()
+	r, rest := s.Respond(kind, offers[kind])
+	if contents(r) != "a" || kind != 0 || !rest {
+		t.Fatalf("%s of type %d is sent, and there is a rest: %t", contents(r), kind, rest)
+	}
+	s.Request(1, &discoveryv3.DeltaDiscoveryRequest{})
+	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()})
+	got := drain(t, &s, offers)
+	if want := []string{"0:b", "1:x", "0:-0 -gone"}; !slices.Equal(got, want) {
+		t.Errorf("then %v is sent, want %v", got, want)
+	}
+}
+
 // TestAnOwnerMaySendWhatItChooses sends a change, and a part of it again after a NACK.
 func TestAnOwnerMaySendWhatItChooses(t *testing.T) {
 	s := deltaxds.NewStream(1, 0)

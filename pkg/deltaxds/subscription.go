@@ -26,6 +26,7 @@ type subscription struct {
 	whole    bool // only an offer of all resources can be compared with known
 	removes  bool // only removals are left to send, after the changes of later types
 	parts    bool // the last response lacked resources that did not fit
+	ended    bool // known may have resources to which the client no longer subscribes
 }
 
 // known is a resource that a client has, or was sent last.
@@ -75,6 +76,7 @@ func (s *subscription) answer(r *discoveryv3.DeltaDiscoveryRequest) Answer {
 		return Outdated
 	}
 	s.sent = 0
+	s.forget()
 	if r.GetErrorDetail() != nil {
 		return NACK
 	}
@@ -132,19 +134,35 @@ func (s *subscription) subscribe(name string) {
 // is sent again, or removed.
 func (s *subscription) unsubscribe(name string) {
 	if name == Wildcard {
-		s.wildcard = false
-		s.known = slices.DeleteFunc(s.known, func(k known) bool { return !s.wants(k.name) })
+		s.wildcard, s.ended = false, true
+		for i := range s.known {
+			if !s.wants(s.known[i].name) {
+				s.known[i].version = unknown
+			}
+		}
+		s.forget()
 		return
 	}
 	_, named := s.names[name]
 	delete(s.names, name)
 	at, has := s.find(name)
 	switch {
-	case !s.wildcard && has:
-		s.known = slices.Delete(s.known, at, at+1)
 	case s.wildcard && (has || named):
 		s.set(name, unknown)
 		s.compare()
+	case has && s.sent == 0:
+		s.known = slices.Delete(s.known, at, at+1)
+	case has:
+		s.known[at].version, s.ended = unknown, true
+	}
+}
+
+// forget removes the resources to which the client no longer subscribes. Until its answer to the last response it may
+// have subscribed to all again before it applied that one, and then has what was in it.
+func (s *subscription) forget() {
+	if s.ended && s.sent == 0 {
+		s.known = slices.DeleteFunc(s.known, func(k known) bool { return !s.wants(k.name) })
+		s.ended = false
 	}
 }
 
@@ -209,9 +227,12 @@ func (s *subscription) merge(d *difference, all []*Resource, hold bool) {
 	}
 	s.known = make([]known, 0, size) // exactly what is needed, because it stays
 	gone := func(k known) {
-		if hold {
+		switch {
+		case !s.wants(k.name):
+			s.known = append(s.known, k)
+		case hold:
 			s.known, d.held = append(s.known, k), true
-		} else {
+		default:
 			d.removed = append(d.removed, k.name)
 		}
 	}
@@ -257,7 +278,7 @@ func (s *subscription) update(d *difference, some Offer, hold bool) {
 	for _, name := range some.gone {
 		at, has := s.find(name)
 		switch {
-		case !has:
+		case !has, !s.wants(name):
 		case hold:
 			d.held = true
 		default:
@@ -265,6 +286,18 @@ func (s *subscription) update(d *difference, some Offer, hold bool) {
 			d.removed = append(d.removed, name)
 		}
 	}
+}
+
+// keep takes the removals out of a response.
+func (s *subscription) keep(d *difference) {
+	if len(d.removed) == 0 {
+		return
+	}
+	for _, name := range d.removed {
+		s.known = append(s.known, known{name: name, version: unknown})
+	}
+	slices.SortFunc(s.known, func(a, b known) int { return strings.Compare(a.name, b.name) })
+	d.removed, d.held = nil, true
 }
 
 func formatNonce(number uint64) string { return strconv.FormatUint(number, 10) }
