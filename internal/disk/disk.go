@@ -35,8 +35,9 @@ func removeLeftovers(path string) {
 		return
 	}
 	for _, e := range entries {
-		name, temporary := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
-		if !temporary || !strings.HasSuffix(name, ".tmp") {
+		name, ours := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
+		random, temporary := strings.CutSuffix(name, ".tmp")
+		if !ours || !temporary || random == "" || strings.Trim(random, "0123456789") != "" { // as CreateTemp names them
 			continue
 		}
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > leftoverAge {

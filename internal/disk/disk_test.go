@@ -72,11 +72,13 @@ func TestAFailedReplaceLeavesNoTemporaryFile(t *testing.T) {
 func TestWhatCrashesHaveLeftIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	old := time.Now().Add(-2 * time.Hour)
-	for _, name := range []string{"file.1.tmp", "file.2.tmp", "other.1.tmp", "file.txt", "file.new.tmp"} {
+	for _, name := range []string{
+		"file.1.tmp", "file.2.tmp", "other.1.tmp", "file.txt", "file.3.tmp", "file.prod.tmp", "file.key.1.tmp", "file..tmp",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if name == "file.new.tmp" { // another call may be writing it
+		if name == "file.3.tmp" { // another call may be writing it
 			continue
 		}
 		if err := os.Chtimes(filepath.Join(dir, name), old, old); err != nil {
@@ -86,7 +88,9 @@ func TestWhatCrashesHaveLeftIsRemoved(t *testing.T) {
 	if err := disk.Replace(filepath.Join(dir, "file"), nil); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"file", "file.new.tmp", "file.txt", "other.1.tmp"}
+	want := []string{
+		"file", "file..tmp", "file.3.tmp", "file.key.1.tmp", "file.prod.tmp", "file.txt", "other.1.tmp",
+	}
 	if left := names(t, dir); !slices.Equal(left, want) {
 		t.Errorf("there are %q, want %q", left, want)
 	}
