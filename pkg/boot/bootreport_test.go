@@ -200,6 +200,14 @@ func TestABootAfterTheBootstrapIsNotReported(t *testing.T) {
 			m.cloud("")
 			m.write(cloudLogPath, logBegin+logPreflight+logBegin)
 		}, "before kubeadm"},
+		"kubeadm was to run, and left nothing": {before, booted, func(m *machine) {
+			m.cloud("")
+			m.write("var/lib/cloud/instances/i-1/"+commandsScript, "#!/bin/sh\nkubeadm join --config /run/kubeadm/join.yaml\n")
+		}, "before kubeadm"},
+		"something else was to run": {before, booted, func(m *machine) {
+			m.cloud("")
+			m.write("var/lib/cloud/instances/i-1/"+commandsScript, "#!/bin/sh\nsystemctl start rke2-server\n")
+		}, ""},
 		"the commands ran in this boot": {booted + 35, booted, func(m *machine) { m.cloud("") }, "before kubeadm"},
 		"in the first boot the clock was set forward": {
 			booted + 35, booted + 1e7, func(m *machine) { m.cloud("") }, "before kubeadm",

@@ -29,7 +29,8 @@ func (r *Reporter) observe(ctx context.Context) observation {
 		sentinel: r.reader.exists(sentinelPath), before: r.reader.bootstrappedBefore(),
 		late: r.now().Sub(r.began) >= r.Deadline, deadline: r.Deadline, redacted: &r.redacted,
 	}
-	p.unknown = !p.sentinel && !p.before && r.reader.commandsRanBefore(p.cloud) && len(parseKubeadm(all).phases) == 0
+	kubeadm := len(parseKubeadm(all).phases) > 0 || r.reader.commandsRunKubeadm()
+	p.unknown = !p.sentinel && !p.before && !kubeadm && r.reader.commandsRanBefore(p.cloud)
 	return p
 }
 

@@ -27,7 +27,8 @@ const (
 	// a link to the folder of this instance, and the mark in it that cloud-init writes once, before it runs the commands
 	// of the bootstrap config
 	cloudInstancePath = "var/lib/cloud/instance"
-	commandsMark      = "sem/config_scripts_user"
+	commandsMark      = "sem/config_scripts_user" // of an instance of cloud-init, as the next one
+	commandsScript    = "scripts/runcmd"
 
 	ignitionPath    = "etc/kubeadm.sh" // written by Ignition with CABPK, for kubeadm.service
 	kubeletConfPath = "etc/kubernetes/kubelet.conf"
@@ -160,16 +161,26 @@ func (r reader) bootstrappedBefore() bool {
 // does not run them in this one. The time of the boot follows the clock when that is set, and the mark does not: in the
 // first boot of a machine whose clock was wrong, the mark may be older than the boot, but not than cloud-init's start.
 func (r reader) commandsRanBefore(cloud *cloudInit) bool {
-	folder := r.path(cloudInstancePath)
-	if to, err := os.Readlink(folder); err == nil && filepath.IsAbs(to) {
-		folder = r.path(to)
-	}
-	info, err := os.Stat(filepath.Join(folder, commandsMark))
+	info, err := os.Stat(r.path(filepath.Join(r.instance(), commandsMark)))
 	began := r.bootTime()
 	if err != nil || began.IsZero() || !info.ModTime().Before(began) {
 		return false
 	}
 	return cloud == nil || cloud.began().IsZero() || info.ModTime().Before(cloud.began())
+}
+
+// commandsRunKubeadm reports whether the commands of the bootstrap config, which cloud-init keeps as a script, run
+// kubeadm. Its result is known: a Node has a kubelet.conf.
+func (r reader) commandsRunKubeadm() bool {
+	return bytes.Contains(r.end(filepath.Join(r.instance(), commandsScript)), []byte("kubeadm "))
+}
+
+// instance returns the folder of this machine's instance of cloud-init.
+func (r reader) instance() string {
+	if to, err := os.Readlink(r.path(cloudInstancePath)); err == nil && filepath.IsAbs(to) {
+		return to
+	}
+	return cloudInstancePath
 }
 
 var providerFlag = regexp.MustCompile(`--provider-id=([^\s"']+)`)
