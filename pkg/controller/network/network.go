@@ -192,7 +192,10 @@ func (r *Reconciler) act(ctx context.Context, g group) (reconcile.Result, error)
 	case owner == nil:
 		return reconcile.Result{}, nil
 	case g.paused():
-		return reconcile.Result{}, r.recordPaused(ctx, g)
+		if err := r.recordPaused(ctx, g); err != nil || g.tunnel == nil || !g.ofNetwork() {
+			return reconcile.Result{}, err // hosted apiservers do not start without their Secret
+		}
+		return r.tunnels.DropExpired(ctx, g.cluster, g.tunnel)
 	case g.tunnel != nil && !g.tunnel.DeletionTimestamp.IsZero() && owner.GetDeletionTimestamp().IsZero():
 		r.Log.Info("tunnel ended: it is deleted", "tunnel", g.tunnel.ClaimedID(), "name", g.key.String())
 		return reconcile.Result{}, r.tunnels.Drop(ctx, g.tunnel, false)

@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/records"
 	"github.com/fairlead/fairlead/pkg/controller/tunnel"
 	"github.com/fairlead/fairlead/pkg/decision"
+	"github.com/fairlead/fairlead/pkg/enrol"
 )
 
 const heldID = "site1000000000000000"
@@ -417,5 +418,61 @@ func TestANetworkThatIsNotServedCostsOthersNothing(t *testing.T) {
 	next := named(fmt.Sprintf("other%d.network", decision.MaxNetworks-1))
 	if keys := beside(first); len(keys) != decision.MaxNetworks+2 || !slices.Contains(keys, next) {
 		t.Errorf("after its deletion the one that takes its place is not among %d Tunnels", len(keys))
+	}
+}
+
+// TestAPausedNetworkOffersNoExpiredToken: machines of the site then wait for the Secret that is created after the
+// pause. Hosted apiservers would not start without theirs.
+func TestAPausedNetworkOffersNoExpiredToken(t *testing.T) {
+	pause := map[string]string{clusterv1.PausedAnnotation: ""}
+	for name, tc := range map[string]struct {
+		change func(*clusterv1.Cluster, *v1alpha1.RemoteNetwork, *v1alpha1.Tunnel)
+		left   time.Duration
+		stays  bool
+	}{
+		"the network is paused": {
+			change: func(_ *clusterv1.Cluster, n *v1alpha1.RemoteNetwork, _ *v1alpha1.Tunnel) { n.Annotations = pause },
+		},
+		"its Tunnel is paused": {
+			change: func(_ *clusterv1.Cluster, _ *v1alpha1.RemoteNetwork, own *v1alpha1.Tunnel) { own.Annotations = pause },
+		},
+		"its Tunnel is paused, and the token is valid": {
+			change: func(_ *clusterv1.Cluster, _ *v1alpha1.RemoteNetwork, own *v1alpha1.Tunnel) { own.Annotations = pause },
+			left:   time.Hour, stays: true,
+		},
+		"the Cluster is paused": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.RemoteNetwork, _ *v1alpha1.Tunnel) { c.Annotations = pause },
+			stays:  true,
+		},
+		"it is the Tunnel of apiservers": {
+			change: func(c *clusterv1.Cluster, _ *v1alpha1.RemoteNetwork, own *v1alpha1.Tunnel) {
+				own.Name, own.Annotations = "c1.egress", pause
+				own.Spec = v1alpha1.TunnelSpec{ID: heldID, EgressOf: "c1"}
+				own.OwnerReferences = []metav1.OwnerReference{
+					*metav1.NewControllerRef(c, clusterv1.GroupVersion.WithKind("Cluster")),
+				}
+			},
+			stays: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := kubetest.Cluster("prod", "c1")
+			cluster.UID = "a"
+			site, own := servedSite(cluster, "a")
+			tc.change(cluster, site, own)
+			own.Status.Tokens = []v1alpha1.TokenStatus{{
+				SHA256: enrol.HashToken("token"), MaxUses: 2, ExpiresAt: metav1.NewTime(time.Now().Add(tc.left)),
+			}}
+			secret := controllertest.SecretNamed(own.Namespace, own.Name+v1alpha1.BootstrapSecretSuffix)
+			secret.OwnerReferences = []metav1.OwnerReference{
+				*metav1.NewControllerRef(own, v1alpha1.GroupVersion.WithKind("Tunnel")),
+			}
+			api := controllertest.FakeAPI(t, cluster, site, own, secret)
+			reconcileOnce(t, api, own)
+			err := api.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{})
+			if client.IgnoreNotFound(err) != nil || (err == nil) != tc.stays {
+				t.Errorf("reading Secret: %v, want that it stays: %t", err, tc.stays)
+			}
+		})
 	}
 }

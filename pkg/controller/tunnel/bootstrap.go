@@ -21,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/pkg/controller/config"
 	"github.com/fairlead/fairlead/pkg/controller/objects"
 	"github.com/fairlead/fairlead/pkg/controller/records"
+	"github.com/fairlead/fairlead/pkg/decision"
 	"github.com/fairlead/fairlead/pkg/enrol"
 	"github.com/fairlead/fairlead/pkg/model"
 )
@@ -235,48 +236,47 @@ func (r *Reconciler) deleteBootstrapSecret(ctx context.Context, tunnel *v1alpha1
 	return client.IgnoreNotFound(objects.Wrap("deleting bootstrap Secret", err))
 }
 
-// dropExpired deletes the bootstrap Secret of a paused Tunnel when no token on record can enrol an edge any more, and
+// DropExpired deletes the bootstrap Secret of a paused Tunnel when no token on record can enrol an edge any more, and
 // returns when that will be. Cluster API's bootstrap provider then has new machines wait for the Secret that is created
-// after the pause: with an expired token they would boot and get no edge. While the Cluster is paused no machine boots,
-// and its Secret stays, because it may be moving.
-func (r *Reconciler) dropExpired(ctx context.Context, o objects.Group) (reconcile.Result, error) {
-	if o.Cluster == nil || o.Tunnel == nil || r.Config.NoTunnels || !objects.HasPause(o.Tunnel) || o.TunnelDeleting() ||
-		!granted(o) || !objects.OptedIn(o.Cluster, r.Config.AllClusters) ||
-		objects.Paused(objects.Group{Cluster: o.Cluster}) {
+// after the pause: with its token they would boot and get no edge. While the Cluster is paused no machine boots, and
+// its Secrets stay, because they may be moving. The caller has found the Tunnel or its RemoteNetwork paused.
+func (r *Reconciler) DropExpired(
+	ctx context.Context, cluster *clusterv1.Cluster, of *v1alpha1.Tunnel,
+) (reconcile.Result, error) {
+	if !of.DeletionTimestamp.IsZero() || of.HeldID() == "" || !decision.ServedFor(of, cluster.UID) ||
+		objects.Paused(objects.Group{Cluster: cluster}) {
 		return reconcile.Result{}, nil
 	}
-	secret, err := r.bootstrapSecret(ctx, o.Key)
-	if err != nil || secret == nil || !metav1.IsControlledBy(secret, o.Tunnel) {
-		return reconcile.Result{}, err
-	}
-	left, recorded := lifeLeft(o.Tunnel.Status.Tokens, tokenIn(secret), r.Now())
-	if !recorded || left > 0 {
+	if left := lifeLeft(of, r.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	// The cache may not have the latest pause of the Cluster.
-	cluster, err := objects.Get(ctx, r.Live, o.Key, &clusterv1.Cluster{})
+	key := client.ObjectKeyFromObject(of)
+	secret, err := r.bootstrapSecret(ctx, key)
+	if err != nil || secret == nil || !metav1.IsControlledBy(secret, of) {
+		return reconcile.Result{}, err
+	}
+	// The cache may have neither the latest token nor the latest pause of the Cluster.
+	of, err = objects.Get(ctx, r.Live, key, &v1alpha1.Tunnel{})
+	if err != nil || of == nil || lifeLeft(of, r.Now()) > 0 {
+		return reconcile.Result{}, objects.Wrap("reading Tunnel", err)
+	}
+	cluster, err = objects.Get(ctx, r.Live, client.ObjectKeyFromObject(cluster), &clusterv1.Cluster{})
 	if err != nil || cluster == nil || objects.Paused(objects.Group{Cluster: cluster}) {
 		return reconcile.Result{}, objects.Wrap("reading Cluster", err)
 	}
-	r.Log.Info("bootstrap Secret deleted: its token has expired, and the Tunnel is paused", "name", o.Key.String())
+	r.Log.Info("bootstrap Secret deleted: its token can enrol nothing, and is not replaced during a pause",
+		"name", key.String())
 	unchanged := client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
 	err = r.Client.Delete(ctx, secret, unchanged)
 	return reconcile.Result{}, client.IgnoreNotFound(objects.Wrap("deleting bootstrap Secret", err))
 }
 
-// lifeLeft returns how long the token in the bootstrap Secret, or any other with uses left, is valid: when the Secret
-// is gone, none of them stays on record. It also reports whether the token in the Secret is on record; one that was
-// moved here is not.
-func lifeLeft(tokens []v1alpha1.TokenStatus, inSecret string, now time.Time) (left time.Duration, recorded bool) {
-	i := records.TokenIndex(tokens, enrol.HashToken(inSecret))
-	if i < 0 {
-		return 0, false
-	}
-	left = tokens[i].ExpiresAt.Sub(now)
-	for _, t := range tokens {
+// lifeLeft returns for how long a token on record can enrol an edge of a Tunnel.
+func lifeLeft(of *v1alpha1.Tunnel, now time.Time) (left time.Duration) {
+	for _, t := range of.Status.Tokens {
 		if t.Uses < t.MaxUses {
 			left = max(left, t.ExpiresAt.Sub(now))
 		}
 	}
-	return max(left, 0), true
+	return left
 }

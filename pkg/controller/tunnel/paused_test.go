@@ -109,12 +109,16 @@ func TestAPausedTunnelOffersNoExpiredToken(t *testing.T) {
 		gone          bool
 		again         bool // within an hour
 	}{
-		"expired":                            {tokens: tokens(expired), gone: true},
-		"expired, and the one before it":     {tokens: tokens(record("old", 0, -time.Hour), expired), gone: true},
-		"expired, and a used-up one":         {tokens: tokens(record("old", 2, time.Hour), expired), gone: true},
-		"it ends in an hour":                 {tokens: tokens(record("token", 0, time.Hour)), again: true},
-		"expired, and another one is valid":  {tokens: tokens(record("old", 1, time.Hour), expired), again: true},
-		"without a record, as after a move":  {tokens: tokens(record("other", 0, -time.Hour))},
+		"expired":                           {tokens: tokens(expired), gone: true},
+		"expired, and the one before it":    {tokens: tokens(record("old", 0, -time.Hour), expired), gone: true},
+		"expired, and a used-up one":        {tokens: tokens(record("old", 2, time.Hour), expired), gone: true},
+		"it ends in an hour":                {tokens: tokens(record("token", 0, time.Hour)), again: true},
+		"expired, and another one is valid": {tokens: tokens(record("old", 1, time.Hour), expired), again: true},
+		"it is used up":                     {tokens: tokens(record("token", 2, time.Hour)), gone: true},
+		"it is used up, and another is not": {
+			tokens: tokens(record("old", 1, time.Hour), record("token", 2, time.Hour)), again: true,
+		},
+		"it was revoked, or moved here":      {gone: true},
 		"expired, in the Secret of a user":   {tokens: tokens(expired), foreign: true},
 		"expired, and the Cluster is paused": {tokens: tokens(expired), pausedCluster: true},
 	} {

@@ -91,7 +91,11 @@ func (r *Reconciler) act(ctx context.Context, o objects.Group, what objects.Acti
 	if err := r.recordPaused(ctx, o); err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.dropExpired(ctx, o)
+	if o.Cluster == nil || o.Tunnel == nil || r.Config.NoTunnels || !objects.HasPause(o.Tunnel) ||
+		!objects.OptedIn(o.Cluster, r.Config.AllClusters) {
+		return reconcile.Result{}, nil
+	}
+	return r.DropExpired(ctx, o.Cluster, o.Tunnel)
 }
 
 // recordPaused records the decision about a Tunnel of a paused Cluster that has none on record. A Tunnel that
