@@ -25,7 +25,9 @@ const keepInterval = time.Second
 func (t *Table) Deny(d model.Denied) {
 	t.mu.Lock()
 	before := t.denied
-	t.denied, t.unread = newDenied(d, before, time.Now()), false
+	set, added := newDenied(d, before, time.Now())
+	t.denied, t.unread = set, false
+	t.ledger.Denied(added)
 	var lanes []string // that are reported from now on, or no longer
 	for key, e := range t.live {
 		if e.Lane && before.has(e.Tunnel) != t.denied.has(e.Tunnel) {
@@ -54,24 +56,23 @@ type denied struct {
 	ids   map[string]time.Time
 }
 
-// newDenied returns the sets of d. Members of before keep their times.
-func newDenied(d model.Denied, before denied, now time.Time) denied {
-	set := denied{
-		edges: make(map[model.EdgeRef]time.Time, len(d.Edges)), ids: make(map[string]time.Time, len(d.IDs)),
-	}
-	for _, edge := range d.Edges {
-		set.edges[edge] = now
-		if at, was := before.edges[edge]; was {
-			set.edges[edge] = at
+// newDenied returns the sets of d. Members of before keep their times, and added says that there are others.
+func newDenied(d model.Denied, before denied, now time.Time) (set denied, added bool) {
+	edges, moreEdges := timesOf(d.Edges, before.edges, now)
+	ids, moreIDs := timesOf(d.IDs, before.ids, now)
+	return denied{edges, ids}, moreEdges || moreIDs
+}
+
+func timesOf[K comparable](members []K, before map[K]time.Time, now time.Time) (times map[K]time.Time, added bool) {
+	times = make(map[K]time.Time, len(members))
+	for _, member := range members {
+		at, was := before[member]
+		if !was {
+			at, added = now, true
 		}
+		times[member] = at
 	}
-	for _, id := range d.IDs {
-		set.ids[id] = now
-		if at, was := before.ids[id]; was {
-			set.ids[id] = at
-		}
-	}
-	return set
+	return times, added
 }
 
 func (d denied) has(t Tunnel) bool { return !d.since(t).IsZero() }
@@ -120,7 +121,7 @@ func decodeDenied(data []byte, now time.Time) (denied, error) {
 	for _, edge := range kept.Edges {
 		list.Edges = append(list.Edges, model.EdgeRef(edge))
 	}
-	d := newDenied(list, denied{}, now)
+	d, _ := newDenied(list, denied{}, now)
 	if again, err := d.encode(); err != nil || !bytes.Equal(again, data) {
 		return denied{}, errors.Join(errors.New("it has not the form of denials"), err)
 	}
@@ -138,6 +139,7 @@ func (t *Table) loadDenials() {
 	}
 	if err == nil {
 		t.denied, err = decodeDenied(data, time.Now())
+		t.ledger.Denied(true) // perhaps shortly before the previous agent ended
 	}
 	if err != nil {
 		t.unread = true

@@ -18,11 +18,14 @@ import (
 // TestADenialKeepsItsTime: each report repeats all denials, and the first one counts.
 func TestADenialKeepsItsTime(t *testing.T) {
 	edge, other := model.EdgeRef{Node: "edge-a", ID: idA}, model.EdgeRef{Node: "edge-b", ID: idB}
-	first := newDenied(model.Denied{Edges: []model.EdgeRef{edge}}, denied{}, noon)
-	second := newDenied(
+	first, _ := newDenied(model.Denied{Edges: []model.EdgeRef{edge}}, denied{}, noon)
+	second, added := newDenied(
 		model.Denied{Edges: []model.EdgeRef{edge, other}, IDs: []string{idA, idC}}, first, noon.Add(time.Second),
 	)
-	third := newDenied(model.Denied{IDs: []string{idA}}, second, noon.Add(time.Minute))
+	third, more := newDenied(model.Denied{IDs: []string{idA}}, second, noon.Add(time.Minute))
+	if !added || more {
+		t.Errorf("the second set adds something: %t, and the third one: %t", added, more)
+	}
 	for what, tc := range map[string]struct {
 		in   denied
 		of   model.EdgeRef

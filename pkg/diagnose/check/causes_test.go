@@ -639,6 +639,12 @@ var others = map[string]other{
 		s.noEdge()
 		s.tunnel.Status.Tokens[0].Uses = 5
 	}},
+	"the token is of no use, and the Cluster is paused": {
+		HopEdge, Broken, "is paused, so the token is not replaced", func(s *situation) {
+			s.noEdge()
+			s.tunnel.Status.Tokens, s.cluster.Spec.Paused = nil, ptr.To(true)
+		},
+	},
 	"the token is of no use, and the controller is down": {
 		HopEdge, Broken, "so the token is not replaced", func(s *situation) {
 			s.noEdge()

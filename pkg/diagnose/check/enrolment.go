@@ -81,18 +81,16 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 		return nil
 	}
 	hash := enrol.HashToken(string(secret.Data[v1alpha1.BootstrapTokenKey]))
-	at := slices.IndexFunc(v.tunnel.Status.Tokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 == hash })
+	tokens := v.tunnel.Status.Tokens
+	at := slices.IndexFunc(tokens, func(t v1alpha1.TokenStatus) bool { return t.SHA256 == hash })
 	why := ""
 	switch {
 	case at < 0:
 		why = "the Tunnel has no record of it: it has expired or was revoked"
-	case v.now().After(v.tunnel.Status.Tokens[at].ExpiresAt.Time):
-		why = "it expired at " + utc(v.tunnel.Status.Tokens[at].ExpiresAt.Time)
-	case v.tunnel.Status.Tokens[at].Uses >= v.tunnel.Status.Tokens[at].MaxUses:
-		why = fmt.Sprintf(
-			"it is used up: %d of %d edges have enrolled with it", v.tunnel.Status.Tokens[at].Uses,
-			v.tunnel.Status.Tokens[at].MaxUses,
-		)
+	case v.now().After(tokens[at].ExpiresAt.Time):
+		why = "it expired at " + utc(tokens[at].ExpiresAt.Time)
+	case tokens[at].Uses >= tokens[at].MaxUses:
+		why = fmt.Sprintf("it is used up: %d of %d edges have enrolled with it", tokens[at].Uses, tokens[at].MaxUses)
 	default:
 		return nil
 	}
@@ -101,8 +99,12 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 		"the controller has not replaced the token, although it was due",
 		"see the log of the controller; then start edge-agent with the new file from the Secret",
 	)
-	if down := v.controllerDown(ctx); down != "" {
-		f.cause, f.cure = down+", so the token is not replaced", v.startController()+"; a few seconds later the Secret has "+
+	down, repair := v.controllerDown(ctx), v.startController()
+	if v.paused() {
+		down, repair = "the Cluster or its Tunnel is paused", "unpause it"
+	}
+	if down != "" {
+		f.cause, f.cure = down+", so the token is not replaced", repair+"; a few seconds later the Secret has "+
 			"a new token: start edge-agent with that file"
 	}
 	return &f

@@ -96,8 +96,7 @@ func (v *visit) notWritable(ctx context.Context, name, message string) *finding 
 }
 
 func (v *visit) reapply() string {
-	return "apply the permissions of deploy/kubernetes again: ClusterRole and ClusterRoleBinding fairlead-controller; " +
-		"the controller then retries"
+	return "apply your installation again, which has ClusterRole and ClusterRoleBinding fairlead-controller"
 }
 
 // mayNotPatch describes that the controller may not write kubeconfigs; empty: it may, or that is unknown.

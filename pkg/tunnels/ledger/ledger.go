@@ -5,7 +5,8 @@
 // A new socket without an owner is in its handshake, or its node has sent nothing yet. If it has no owner after
 // Comparisons, it is unknown and is closed. That holds only while no record can be missing. After a gap in the record
 // the sockets without an owner are doubtful, because their records may be missing: nothing is closed until each of them
-// has ended or has an owner.
+// has ended or has an owner. Only if a node is denied that may own one of them, and new records arrive, all of them are
+// closed: a denied node keeps no connection.
 package ledger
 
 import (
@@ -46,7 +47,8 @@ type Ledger struct {
 	unknown  int                    // number of sockets without an owner for too long
 	blocked  string                 // why the previous comparison was not possible
 	compared bool
-	failed   int // failed writes of Envoy that are already accounted for
+	denied   bool // a node was denied since the record last accounted for all connections
+	failed   int  // failed writes of Envoy that are already accounted for
 }
 
 // New returns a ledger without records.
@@ -104,6 +106,9 @@ func (l *Ledger) Lost(why string) bool {
 	return was == ""
 }
 
+// Denied records whether another node is denied than before.
+func (l *Ledger) Denied(another bool) { l.denied = l.denied || another }
+
 // Reset removes everything. Call it when no Envoy runs.
 func (l *Ledger) Reset() { *l = New() }
 
@@ -115,11 +120,12 @@ func (l *Ledger) Blind(why string) {
 }
 
 // Compare takes all sockets of the public port and a function that reports which belong to nodes in the table. It
-// returns the sockets to close.
+// returns the sockets to close: some of the unknown ones, or all doubtful ones.
 func (l *Ledger) Compare(present []sockets.Socket, hasNode func(sockets.Socket) bool) (unknown []sockets.Socket) {
 	l.blocked, l.compared = "", true
 	now, doubtful := map[sockets.Cookie]int{}, map[sockets.Cookie]bool{}
 	keys := make(map[string]bool, len(present))
+	var inDoubt []sockets.Socket
 	for _, s := range present {
 		at := Key(s.Remote, s.Local)
 		keys[at] = true
@@ -131,18 +137,25 @@ func (l *Ledger) Compare(present []sockets.Socket, hasNode func(sockets.Socket) 
 		switch {
 		case l.doubtful[c] || l.pending != "":
 			doubtful[c] = true
+			inDoubt = append(inDoubt, s)
 		case now[c] > Comparisons:
 			unknown = append(unknown, s)
 		}
 	}
-	if l.pending != "" {
+	lossy := l.pending != ""
+	if lossy {
 		l.gap, l.pending = l.pending, ""
 	}
 	if l.unowned, l.doubtful, l.unknown = now, doubtful, len(unknown); len(doubtful) == 0 {
 		l.gap = ""
 	}
 	l.prune(keys)
-	if l.gap != "" {
+	switch {
+	case l.gap == "":
+		l.denied = false
+	case l.denied && !lossy:
+		return inDoubt
+	default:
 		return nil
 	}
 	return unknown[:min(len(unknown), closesPerComparison)]
@@ -185,8 +198,8 @@ func (l *Ledger) Incomplete() string {
 		return l.pending + "; connections are compared with the record in some seconds"
 	case l.gap != "":
 		return fmt.Sprintf("%d connections to the public port may be tunnels without a record, because %s; "+
-			"they end when this gateway is drained and restarted; its edges use the other gateways "+
-			"meanwhile", len(l.doubtful), l.gap)
+			"they end when this gateway is drained and restarted, and all at once after an edge is revoked; its "+
+			"edges use the other gateways meanwhile", len(l.doubtful), l.gap)
 	case l.unknown > 0:
 		return fmt.Sprintf("%d connections to the public port have no recorded owner and are being closed", l.unknown)
 	}

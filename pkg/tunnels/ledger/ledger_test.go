@@ -105,6 +105,42 @@ func TestNoConnectionIsClosedAfterAGap(t *testing.T) {
 	}
 }
 
+// TestADenialEndsDoubtfulConnections: one of them may be the denied node's.
+func TestADenialEndsDoubtfulConnections(t *testing.T) {
+	for name, steps := range map[string]struct{ before, after bool }{
+		"after the gap is noticed": {after: true}, "before the gap is noticed": {before: true},
+	} {
+		l := New()
+		l.Denied(true)
+		l.Compare(socks(0, 1), noTunnels)
+		if steps.before {
+			l.Denied(true)
+		}
+		started(0, "1").record(&l)
+		for range 3 { // its records are lost
+			l.Lost("a test says so")
+			if closed := l.Compare(socks(0, 3), noTunnels); len(closed) != 0 {
+				t.Errorf("%s: while records are lost %v are closed", name, closed)
+			}
+		}
+		if closed := l.Compare(socks(0, 3), noTunnels); (len(closed) == 2) != steps.before {
+			t.Errorf("%s: %v are closed", name, closed)
+		}
+		if steps.after {
+			l.Denied(true)
+		}
+		if closed := l.Compare(socks(0, 3), noTunnels); len(closed) != 2 || closed[0].Cookie != sock(1).Cookie {
+			t.Errorf("%s: %v are closed", name, closed)
+		}
+		l.Compare(socks(0, 1), noTunnels)
+		l.Lost("a test says so")
+		l.Compare(socks(0, 4), noTunnels)
+		if closed := l.Compare(socks(0, 4), noTunnels); len(closed) != 0 || l.Incomplete() == "" {
+			t.Errorf("%s: after another gap %v are closed: %q", name, closed, l.Incomplete())
+		}
+	}
+}
+
 func TestTimeWithoutComparisonsDoesNotCount(t *testing.T) {
 	l := New()
 	for range Comparisons {
