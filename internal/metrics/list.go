@@ -383,8 +383,8 @@ var controller = []Metric{
 		Kind:   Gauge,
 		Labels: []string{"kind", "condition", "status", "reason"},
 		Of:     leader,
-		Help: "Tunnels by kind, condition, status and reason. TunnelReady of a Cluster that never had an edge has the " +
-			"reason NoEdge, and of a Tunnel that waits for its Cluster only Accepted counts.",
+		Help: "Tunnels by kind, condition, status and reason. TunnelReady of a Cluster without an edge on record has " +
+			"the reason NoEdge, and of a Tunnel that waits for its Cluster only Accepted counts.",
 	},
 	{
 		Name:   "fairlead_controller_edges",
