@@ -203,7 +203,8 @@ func deleteForMove(ctx context.Context, l *lab.Lab, written *unstructured.Unstru
 // furtherName returns a name of a member that is not below the tunnel domain.
 func (m *member) furtherName() string { return m.name + ".shops.example.test" }
 
-// rename adds a name to a Tunnel, and waits until clients reach the workload cluster by it.
+// rename adds a name to a Tunnel, and waits until clients reach the workload cluster by it. In the end it waits until
+// none does.
 func (in *installation) rename(ctx context.Context, m *member) (end func() error, err error) {
 	path := m.path
 	path.Hostname = m.furtherName()
@@ -213,7 +214,33 @@ func (in *installation) rename(ctx context.Context, m *member) (end func() error
 			defer cancel()
 			return m.exchange(ctx, path, &Entry{}, nil)
 		}))
-	return func() error { return in.patchTunnel(ctx, m, map[string]any{}) }, err
+	if err != nil {
+		return nil, err
+	}
+	further := func(do func(traffic.Path) error) error {
+		var errs []error
+		for _, p := range m.paths() {
+			p.Hostname = m.furtherName()
+			errs = append(errs, do(p))
+		}
+		return errors.Join(errs...)
+	}
+	_ = further(func(p traffic.Path) error {
+		in.request(m, "name", p, traffic.RequestTimeout, nil) // the check decides who may answer
+		return nil
+	})
+	return func() error {
+		return errors.Join(in.patchTunnel(ctx, m, map[string]any{}), in.again(ctx, func(ctx context.Context) error {
+			return further(func(p traffic.Path) error {
+				ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
+				defer cancel()
+				if m.exchange(ctx, p, &Entry{}, nil) == nil {
+					return fmt.Errorf("%s still answers", p)
+				}
+				return nil
+			})
+		}))
+	}, nil
 }
 
 // limit limits a Tunnel to more than its clients need.

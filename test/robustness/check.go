@@ -18,6 +18,8 @@ const (
 	RuleSubject = "resources for another subject"
 	// RuleReady: a Tunnel is not ready for long while no request succeeds.
 	RuleReady = "ready although nothing answers"
+	// RuleNotReady: in the end the Tunnel of a workload cluster that answers is ready.
+	RuleNotReady = "not ready although everything answers"
 	// RuleKubeconfig: a kubeconfig works if there is a path that does.
 	RuleKubeconfig = "kubeconfig does not work although a path does"
 	// RuleBound: a request ends within its bound.
@@ -36,6 +38,8 @@ const (
 	RuleUsage = "resources are not released"
 	// RuleSecret: no log contains a secret.
 	RuleSecret = "secret in a log"
+	// RuleCrash: no program crashes by itself.
+	RuleCrash = "program crashed"
 	// RuleStep: what a user does succeeds, and leaves nothing behind that it should not.
 	RuleStep = "step does not succeed"
 	// RuleHistory: the history is complete, so that the other rules mean something.
@@ -46,6 +50,9 @@ const (
 	// revokedFor is how long a request through an edge may still begin after its revocation was confirmed, and after the
 	// end of a fault that held up what the edge had received before.
 	revokedFor = 5 * time.Second
+	// confirmedFor is how long the confirmation of a revocation may take. Times in which what confirms it is broken, and
+	// blindFor after them, do not count.
+	confirmedFor = 40 * time.Second
 	// replacedFor is how long the previous workload cluster of a name may still answer.
 	replacedFor = 5 * time.Second
 	// arriveFor is how long a Cluster may take after clusterctl has moved it, or after the last fault that concerned it,
@@ -94,6 +101,7 @@ func Check(history []Entry) []Violation {
 	}
 	r.checkCarried()
 	r.checkFinal()
+	r.checkRevocations()
 	r.checkMoves()
 	r.checkReady()
 	r.checkUsage()
@@ -110,11 +118,15 @@ type record struct {
 	revoked  map[string][]span        // by the address of the edge, until another one has its place
 	held     map[string][]span        // by the address of the edge: faults that hold up what it has received
 	carried  []Entry                  // requests that arrived through revoked edges
-	nodes    map[string]time.Duration // when each revoked node was revoked
-	denied   bool                     // an xds-server has denied resources of another node
-	ready    map[string][]Entry       // by workload cluster, in the order of their times
-	kubes    []Entry                  // requests with kubeconfigs
-	moves    []Entry                  // begins and ends of moves, and arrivals
+	retired  map[string][]span        // by the address of the edge, likewise
+	revoking map[string]time.Duration // when the revocation of each node began
+	nodes    map[string]time.Duration // when it was confirmed
+	proven   []revocation
+	denied   bool               // an xds-server has denied resources of another node
+	ready    map[string][]Entry // by workload cluster, in the order of their times
+	readyNow []Entry            // in the end
+	kubes    []Entry            // requests with kubeconfigs
+	moves    []Entry            // begins and ends of moves, and arrivals
 	steps    []span
 	late     []span
 	usage    []Entry
@@ -128,21 +140,35 @@ type span struct {
 	text       string
 	open       bool
 	breaks     string // as Step.Breaks
-	blinds     bool   // as Step.Blinds
-	relays     bool   // as Step.Relays
-	fault      bool   // as Action.IsFault
-	networks   bool   // as Step.BreaksNetworks
-	all        bool   // as Step.BreaksAll
-	transfers  bool   // it breaks nothing but what checkFailure knows from the moves
+	action     Action
+	blinds     bool // as Step.Blinds
+	relays     bool // as Step.Relays
+	fault      bool // as Action.IsFault
+	networks   bool // as Step.BreaksNetworks
+	all        bool // as Step.BreaksAll
+	brief      bool // as Step.Brief
+	// redundant says of a fault of one of two edges that nothing else may have broken what the other one carries.
+	redundant bool
+	confirmed time.Duration // of a revocation: when it was; 0: it was not
+}
+
+// revocation is one that was confirmed.
+type revocation struct {
+	cluster, node string
+	from, to      time.Duration
 }
 
 func newRecord(history []Entry) *record {
 	r := &record{
 		answers: map[int64]Entry{}, expected: map[string][]Entry{}, revoked: map[string][]span{}, held: map[string][]span{},
-		nodes: map[string]time.Duration{}, ready: map[string][]Entry{},
+		nodes: map[string]time.Duration{}, ready: map[string][]Entry{}, retired: map[string][]span{},
+		revoking: map[string]time.Duration{},
 	}
 	for _, e := range history {
 		r.read(e)
+	}
+	for i, s := range r.steps {
+		r.steps[i].redundant = s.fault && Inventory[s.breaks] > 1 && !r.beside(s)
 	}
 	return r
 }
@@ -168,9 +194,12 @@ func (r *record) read(e Entry) {
 		}
 	case KindExpect:
 		r.expected[e.Cluster] = append(r.expected[e.Cluster], e)
+	case KindRevoking:
+		r.revoking[e.Name] = e.At
 	case KindRevoked:
-		r.revoked[e.Edge] = append(r.revoked[e.Edge], span{begin: e.At, open: true})
-		r.nodes[e.Name] = e.At
+		r.readRevoked(e)
+	case KindRetired:
+		r.retired[e.Edge] = append(r.retired[e.Edge], span{begin: e.At, open: true})
 	case KindFetched:
 		r.readFetched(e)
 	case KindCarried:
@@ -180,29 +209,66 @@ func (r *record) read(e Entry) {
 	case KindReleased:
 		release(r.held[e.Edge], e)
 	case KindReady:
-		r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
+		r.readReady(e)
 	case KindKubeconfig:
 		r.kubes = append(r.kubes, e)
 	case KindLeaves, KindMoved, KindArrived:
 		r.moves = append(r.moves, e)
 	case KindPlaced:
-		for i := range r.revoked[e.Edge] {
-			if s := &r.revoked[e.Edge][i]; s.open {
-				s.end, s.open = e.At, false
-			}
-		}
+		replaced(r.revoked[e.Edge], e.At)
+		replaced(r.retired[e.Edge], e.At)
 	case KindLate:
 		r.late = append(r.late, span{begin: e.At - e.Late, end: e.At})
 	case KindUsage:
 		r.usage = append(r.usage, e)
 	case KindSecret:
 		r.find(RuleSecret, e.At, "%s contains %s", e.Name, e.Text)
+	case KindCrashed:
+		r.find(RuleCrash, e.At, "%s: %s", e.Name, e.Text)
 	case KindDenied:
 		r.denied = true
 	case KindFinish:
 	default:
 		r.find(RuleHistory, e.At, "unknown kind %q", e.Kind)
 	}
+}
+
+// replaced ends what was true of an edge, because another one has its place.
+func replaced(spans []span, at time.Duration) {
+	for i := range spans {
+		if spans[i].open {
+			spans[i].end, spans[i].open = at, false
+		}
+	}
+}
+
+func (r *record) readReady(e Entry) {
+	if e.Client == Final {
+		r.readyNow = append(r.readyNow, e)
+		return
+	}
+	r.ready[e.Cluster] = append(r.ready[e.Cluster], e)
+}
+
+func (r *record) readRevoked(e Entry) {
+	r.revoked[e.Edge] = append(r.revoked[e.Edge], span{begin: e.At, open: true})
+	r.nodes[e.Name] = e.At
+	if from, is := r.revoking[e.Name]; is {
+		r.proven = append(r.proven, revocation{e.Cluster, e.Name, from, e.At})
+	}
+	for i, s := range r.steps {
+		if s.open && s.action == Revoke && s.breaks == e.Cluster {
+			r.steps[i].confirmed = e.At
+		}
+	}
+}
+
+// beside reports whether another step may have broken the same requests as a fault, or shortly before it.
+func (r *record) beside(of span) bool {
+	return slices.ContainsFunc(r.steps, func(s span) bool {
+		return s.id != of.id && (s.breaks == of.breaks || s.relays || s.all) && s.begin <= of.end &&
+			(s.open || s.end >= of.begin-recoveredFor)
+	})
 }
 
 func (r *record) readFetched(e Entry) {
@@ -261,7 +327,7 @@ func (r *record) readStep(e Entry) {
 	} else {
 		s.breaks, s.blinds, s.relays = steps[0].Breaks(), steps[0].Blinds(), steps[0].Relays()
 		s.networks, s.all, s.fault = steps[0].BreaksNetworks(), steps[0].BreaksAll(), steps[0].Action.IsFault()
-		s.transfers = steps[0].Action == Transfer
+		s.action, s.brief = steps[0].Action, steps[0].Brief()
 	}
 	r.steps = append(r.steps, s)
 }
@@ -277,7 +343,7 @@ func (r *record) findLate(rule string, from, to, bound time.Duration, format str
 	for _, s := range r.late {
 		late += max(0, min(s.end, to)-max(s.begin, from))
 	}
-	r.found[len(r.found)-1].Void = late > bound/lateShare
+	r.found[len(r.found)-1].Void = late > max(bound, to-from)/lateShare
 }
 
 // checkHistory finds what is missing. An empty history would else have no violation.
@@ -322,12 +388,42 @@ func (r *record) checkAnswer(ask, answer Entry) {
 				ask.Path, answer.Edge, carried-s.begin)
 		}
 	}
+	for _, s := range r.retired[answer.Edge] {
+		if (s.open || answer.At < s.end) && r.sighted(ask.Cluster, s.begin, carried) > unwantedFor {
+			r.findLate(RuleUnwanted, s.begin, answer.At, unwantedFor, "%s %s %s was carried by %s, an edge of an earlier Tunnel",
+				ask.Client, ask.Cluster, ask.Path, answer.Edge)
+		}
+	}
+	r.checkOutlived(ask, answer)
 	down, is := r.down(ask.Cluster, ask.At)
 	since, still := r.down(ask.Cluster, answer.At)
 	if is && still && since == down && ask.Client != Final && r.sighted(ask.Cluster, down, ask.At) > unwantedFor {
 		r.findLate(RuleUnwanted, down, answer.At, unwantedFor, "%s %s %s, %s after its tunnel was to end", ask.Client,
 			ask.Cluster, ask.Path, ask.At-down)
 	}
+}
+
+// checkOutlived finds a stream that continued after its tunnel had ended. A move ends no connection (docs/edge.md).
+func (r *record) checkOutlived(ask, answer Entry) {
+	if ask.Bound > 0 {
+		return
+	}
+	for _, e := range r.expected[ask.Cluster] {
+		if !e.Up && e.At > ask.At && !r.moving(ask.Cluster, e.At) &&
+			r.sighted(ask.Cluster, e.At, answer.Last) > unwantedFor {
+			r.findLate(RuleUnwanted, e.At, answer.Last, unwantedFor, "%s %s %s outlived its tunnel for %s", ask.Client,
+				ask.Cluster, ask.Path, answer.Last-e.At)
+			return
+		}
+	}
+}
+
+// moving reports whether a Cluster was being moved at a time.
+func (r *record) moving(cluster string, at time.Duration) bool {
+	return slices.ContainsFunc(r.steps, func(s span) bool {
+		return (s.action == Move || s.action == Transfer) && s.breaks == home(cluster) && s.begin <= at &&
+			(s.open || at <= s.end)
+	})
 }
 
 // may reports whether a name is expected to answer for a workload cluster at some time between two times.
@@ -372,17 +468,20 @@ func (r *record) up(cluster string, at time.Duration) (since time.Duration, is b
 	return since, is
 }
 
-// excused reports whether a step that may break a request was under way between two times, or so shortly before that
-// not everything had to work again.
-func (r *record) excused(ask Entry, from, to time.Duration) bool {
+// excused reports whether a step that may break a request was under way from a time until its end, or so shortly before
+// that not everything had to work again.
+func (r *record) excused(ask, answer Entry, from time.Duration) bool {
+	// A gateway's agent permits new connections of networks only.
+	open := ask.Bound == 0 && answer.Last > 0
 	return slices.ContainsFunc(r.steps, func(s span) bool {
 		var after time.Duration
 		switch {
-		case s.begin > to:
+		case s.begin > answer.At:
 			return false
-		case s.networks && ask.Path == EgressPath, s.all && !inSecond(ask.Cluster):
+		case s.networks && ask.Path == EgressPath && !(s.fault && open && ask.At < s.begin),
+			s.all && !inSecond(ask.Cluster):
 			after = recoveredFor
-		case s.breaks == "" || s.transfers:
+		case s.breaks == "" || s.action == Transfer:
 			return false
 		case s.breaks == home(ask.Cluster) || strings.HasSuffix(ask.Path, s.breaks):
 			after = recoveredFor
@@ -391,8 +490,23 @@ func (r *record) excused(ask Entry, from, to time.Duration) bool {
 		default:
 			return false
 		}
-		return s.open || s.end >= from-after
+		until, open := s.over(after)
+		return open || until >= from
 	})
+}
+
+// over returns when a step is no excuse any longer for requests that may fail for so long after it, and whether that is
+// not known because it is under way.
+func (s span) over(after time.Duration) (at time.Duration, open bool) {
+	switch {
+	case s.confirmed > 0: // nothing breaks while the next edge is started
+		return s.confirmed + after, false
+	case s.brief:
+		return s.begin + after, false
+	case s.redundant:
+		return max(s.end, s.begin+after), s.open
+	}
+	return s.end + after, s.open
 }
 
 // checkFailure checks that there was a reason for a failure.
@@ -412,7 +526,7 @@ func (r *record) judges(ask, answer Entry) (from time.Duration, judged bool) {
 	}
 	since, up := r.up(ask.Cluster, from)
 	return from, ask.Client != Final && up && r.due(ask.Cluster, since) <= from &&
-		!r.excused(ask, from, answer.At) && !r.away(ask, from, answer.At)
+		!r.excused(ask, answer, from) && !r.away(ask, from, answer.At)
 }
 
 // judged returns the number of requests for whose failure there would have been no excuse.
@@ -491,6 +605,21 @@ func (r *record) checkFinal() {
 	for _, k := range r.kubes {
 		if _, up := r.up(k.Cluster, k.At); up && k.Error != "" && works[k.Cluster] {
 			r.findLate(RuleKubeconfig, last, k.At, r.run.Settle, "%s: %s", k.Cluster, k.Error)
+		}
+	}
+	for _, e := range r.readyNow {
+		if _, up := r.up(e.Cluster, e.At); up && works[e.Cluster] && !e.Up {
+			r.findLate(RuleNotReady, last, e.At, r.run.Settle, "%s", e.Cluster)
+		}
+	}
+}
+
+// checkRevocations checks that each revocation was confirmed in time.
+func (r *record) checkRevocations() {
+	for _, v := range r.proven {
+		if r.sighted(v.cluster, v.from, v.to) > confirmedFor {
+			r.findLate(RuleRevoked, v.from, v.to, confirmedFor, "%s of %s: the revocation was confirmed after %s", v.node,
+				v.cluster, v.to-v.from)
 		}
 	}
 }
@@ -592,10 +721,11 @@ func (r *record) sighted(cluster string, from, to time.Duration) time.Duration {
 const (
 	memoryFactor, memoryMore = 2, 64 << 20
 	heapFactor, heapMore     = 2, 16 << 20
+	filesFactor, filesMore   = 2, 64
 	// The Envoy of an edge opens its lanes when it has clients, maybe after the first measurement: at each of three
 	// gateways up to 64 reverse tunnels with three files each.
-	filesFactor, filesMore = 2, 64 + 3*3*64
-	goFactor, goMore       = 2, 64
+	laneFiles        = 3 * 3 * 64
+	goFactor, goMore = 2, 64
 	// A gateway replaces its log of tunnels when it has 8 MiB, and has two of them for a while.
 	diskFactor, diskMore = 2, 20 << 20
 	// Objects do not vary, but a Cluster that exists in the end may not have existed before.
@@ -617,6 +747,10 @@ func (r *record) checkUsage() {
 			continue
 		}
 		b, known := before[e.Process]
+		files := b.Files*filesFactor + filesMore
+		if strings.HasSuffix(e.Process, "-envoy") {
+			files += laneFiles
+		}
 		switch {
 		case e.Error != "":
 			r.findLate(RuleUsage, e.At-r.run.Settle, e.At, r.run.Settle, "a process cannot be measured: %s", e.Error)
@@ -626,7 +760,7 @@ func (r *record) checkUsage() {
 			r.find(RuleUsage, e.At, "%s uses %d MiB, before at most %d", e.Name, e.Memory>>20, b.Memory>>20)
 		case e.Heap > b.Heap*heapFactor+heapMore:
 			r.find(RuleUsage, e.At, "%s uses %d MiB of its heap, before at most %d", e.Name, e.Heap>>20, b.Heap>>20)
-		case e.Files > b.Files*filesFactor+filesMore:
+		case e.Files > files:
 			r.find(RuleUsage, e.At, "%s has %d open files, before at most %d", e.Name, e.Files, b.Files)
 		case e.Goroutines > b.Goroutines*goFactor+goMore:
 			r.find(RuleUsage, e.At, "%s has %d goroutines, before at most %d", e.Name, e.Goroutines, b.Goroutines)

@@ -43,12 +43,25 @@ func (s story) stream(at, last, ended time.Duration, edge string) story {
 		Entry{At: ended, Kind: KindAnswer, ID: id, Answer: "paris#1", Edge: edge, Last: last, Error: "broken"})
 }
 
-func (s story) step(at, until time.Duration) story { return s.kill("paris/0/envoy", at, until) }
+func (s story) step(at, until time.Duration) story { return s.freeze("paris/0/envoy", at, until) }
+
+func (s story) freeze(target string, at, until time.Duration) story {
+	return s.fault("freeze", target, at, until)
+}
 
 func (s story) kill(target string, at, until time.Duration) story {
-	id := int64(len(s))
-	return s.add(Entry{At: at, Kind: KindStep, ID: id, Text: "0s 1s kill " + target, Fault: true},
-		Entry{At: until, Kind: KindDone, ID: id})
+	return s.fault("kill", target, at, until)
+}
+
+func (s story) fault(action, target string, at, until time.Duration) story {
+	s = s.text("0s 1s "+action+" "+target, at, until)
+	s[len(s)-2].Fault = true
+	return s
+}
+
+// both adds faults of both edges of paris.
+func (s story) both(at, until time.Duration) story {
+	return s.step(at, until).freeze("paris/1/envoy", at, until)
 }
 
 // text adds a step that is under way from one time to another.
@@ -88,6 +101,27 @@ func (s story) network(name string, answer Entry) story {
 // revoked adds the revocation of a node, and fetched resources that it got.
 func (s story) revoked(node string, at time.Duration) story {
 	return s.add(Entry{At: at, Kind: KindRevoked, Cluster: "paris", Edge: "10.0.0.1", Name: node})
+}
+
+// revoking adds the begin of such a revocation, and retired an edge of a Tunnel that has ended.
+func (s story) revoking(at time.Duration) story {
+	return s.add(Entry{At: at, Kind: KindRevoking, Cluster: "paris", Name: "edge-1"})
+}
+
+func (s story) retired(at time.Duration) story {
+	return s.add(Entry{At: at, Kind: KindRetired, Cluster: "paris", Edge: "10.0.0.1"})
+}
+
+// readyNow adds the condition of paris in the end.
+func (s story) readyNow(up bool) story {
+	return s.add(Entry{At: 950 * second, Kind: KindReady, Client: Final, Cluster: "paris", Up: up})
+}
+
+// networkStream adds a stream from the apiserver of bern into its network, from a time until 100 s.
+func (s story) networkStream(at time.Duration) story {
+	s = s.network("bern-net", Entry{Answer: "bern-net"}).stream(at, 99*second, 100*second, "")
+	s[len(s)-2].Cluster, s[len(s)-2].Path, s[len(s)-1].Answer = "bern", EgressPath, "bern-net"
+	return s
 }
 
 func (s story) fetched(node string, at time.Duration) story {
@@ -250,10 +284,30 @@ var stories = map[string]struct {
 		in: begin().step(99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 	},
 	"a request fails soon after a fault": {
-		in: begin().step(10*second, 60*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		in: begin().both(10*second, 60*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 	},
 	"a request fails long after a fault": {
-		in:   begin().step(10*second, 59*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		in:   begin().both(10*second, 59*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails soon after the begin of a fault of one of two edges": {
+		in: begin().step(60*second, 80*second).ask(99*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails long after it": {
+		in:   begin().step(60*second, 80*second).ask(101*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails long after an Envoy was killed": {
+		in:   begin().kill("paris/0/envoy", 60*second, 75*second).ask(101*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails while an edge is revoked": {
+		in: begin().text("0s 1s revoke paris/0", 60*second, 90*second).revoke(95*second).
+			ask(99*second, second, Entry{Error: "reset"}).finish(),
+	},
+	"a request fails while the next edge is started": {
+		in: begin().add(Entry{At: 60 * second, Kind: KindStep, ID: 99, Text: "0s 1s revoke paris/0"}).revoke(62*second).
+			add(Entry{At: 120 * second, Kind: KindDone, ID: 99}).ask(103*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
 	"a request fails while the agent of its edge is killed": {
@@ -302,11 +356,12 @@ var stories = map[string]struct {
 	"a request fails while its gateway is killed": {
 		in: begin().kill("gateway/1/envoy", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 	},
-	"a request fails while another gateway is killed, which may have relayed its tunnel": {
-		in: begin().kill("gateway/0/envoy", 99*second, 110*second).ask(125*second, second, Entry{Error: "reset"}).finish(),
+	"a request fails while another gateway is frozen, which may have relayed its tunnel": {
+		in: begin().freeze("gateway/0/envoy", 99*second, 110*second).ask(125*second, second, Entry{Error: "reset"}).finish(),
 	},
-	"a request fails long after another gateway was killed": {
-		in:   begin().kill("gateway/0/envoy", 99*second, 110*second).ask(131*second, second, Entry{Error: "reset"}).finish(),
+	"a request fails long after another gateway was frozen": {
+		in: begin().freeze("gateway/0/envoy", 99*second, 110*second).
+			ask(131*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
 	"a request fails while the xds-server is killed": {
@@ -334,7 +389,7 @@ var stories = map[string]struct {
 		want: []string{RuleSettled},
 	},
 	"nothing answers, and the machine is late": {
-		in:    begin().late(800*second, 10*second).final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
+		in:    begin().late(800*second, 50*second).final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
 		voids: []string{RuleSettled},
 	},
 	"a kubeconfig does not work": {
@@ -510,6 +565,63 @@ var stories = map[string]struct {
 		in:   begin().add(Entry{Kind: KindStep, ID: 99, Text: "0s 1s kill controller/0"}).finish(),
 		want: []string{RuleHistory},
 	},
+	"a stream outlives its tunnel": {
+		in: begin().stream(second, 80*second, 81*second, "").expect(10*second, "paris#1", false).
+			expect(90*second, "paris#1", true).finish(),
+		want: []string{RuleUnwanted},
+	},
+	"a stream outlives its tunnel, and what ends tunnels is broken": {
+		in: begin().stream(second, 80*second, 81*second, "").expect(10*second, "paris#1", false).
+			kill("controller/0", 11*second, 61*second).expect(90*second, "paris#1", true).finish(),
+	},
+	"a stream outlives a tunnel that is moved": {
+		in: begin().text("0s 1s move paris", 9*second, 95*second).stream(second, 80*second, 81*second, "").
+			expect(10*second, "paris#1", false).expect(90*second, "paris#1", true).finish(),
+	},
+	"what should not answer does, and the machine was late for a hundredth of the time": {
+		in: begin().late(50*second, 2*second).expect(10*second, "paris#1", false).ask(80*second, second, good).
+			expect(90*second, "paris#1", true).finish(),
+		want: []string{RuleUnwanted},
+	},
+	"an edge of an earlier Tunnel carries a request": {
+		in:   begin().retired(10*second).ask(80*second, second, good).finish(),
+		want: []string{RuleUnwanted},
+	},
+	"an edge of an earlier Tunnel carries a request at first": {
+		in: begin().retired(10*second).ask(40*second, second, good).finish(),
+	},
+	"a new edge in the place of one of an earlier Tunnel": {
+		in: begin().retired(10*second).add(Entry{At: 12 * second, Kind: KindPlaced, Edge: "10.0.0.1"}).
+			ask(80*second, second, good).finish(),
+	},
+	"a revocation is confirmed late": {
+		in:   begin().revoking(10*second).revoked("edge-1", 51*second).finish(),
+		want: []string{RuleRevoked},
+	},
+	"a revocation is confirmed late while what confirms it is broken": {
+		in: begin().revoking(10*second).kill("gateway/1/agent", 20*second, 30*second).revoked("edge-1", 51*second).
+			finish(),
+	},
+	"a Tunnel is not ready in the end": {
+		in:   begin().readyNow(false).finish(),
+		want: []string{RuleNotReady},
+	},
+	"a Tunnel is ready in the end": {in: begin().readyNow(true).finish()},
+	"a Tunnel is not ready in the end, and nothing answers": {
+		in:   begin().readyNow(false).final(Entry{Error: "reset"}).add(Entry{Kind: KindFinish}),
+		want: []string{RuleSettled},
+	},
+	"a program crashes": {
+		in:   begin().add(Entry{Kind: KindCrashed, Name: "controller.log", Text: "a panic"}).finish(),
+		want: []string{RuleCrash},
+	},
+	"a stream into a network breaks while the agent of a gateway is killed": {
+		in:   begin().kill("gateway/1/agent", 90*second, 101*second).networkStream(second).finish(),
+		want: []string{RuleCalm},
+	},
+	"a stream into a network breaks that began while the agent of a gateway was killed": {
+		in: begin().kill("gateway/1/agent", 90*second, 101*second).networkStream(95 * second).finish(),
+	},
 	"a Cluster arrives where it was moved": {in: begin().moved(10*second, 39*second).finish()},
 	"a Cluster arrives late": {
 		in:   begin().moved(10*second, 41*second).finish(),
@@ -575,8 +687,12 @@ var stories = map[string]struct {
 		in: begin().usage(false, Entry{Memory: 50 << 20}).usage(true, Entry{Memory: 90 << 20}).finish(),
 	},
 	"open files grow": {
-		in:   begin().usage(false, Entry{Files: 20}).usage(true, Entry{Files: 1000}).finish(),
+		in:   begin().usage(false, Entry{Files: 20}).usage(true, Entry{Files: 400}).finish(),
 		want: []string{RuleUsage},
+	},
+	"open files of an Envoy grow by those of its lanes": {
+		in: begin().add(Entry{Kind: KindUsage, Process: "edge-envoy", Files: 20},
+			Entry{Kind: KindUsage, Process: "edge-envoy", After: true, Files: 600}).finish(),
 	},
 	"open files vary": {
 		in: begin().usage(false, Entry{Files: 20}).usage(true, Entry{Files: 40}).finish(),
@@ -646,7 +762,7 @@ func TestEveryRuleHasAStory(t *testing.T) {
 	for _, rule := range []string{
 		RuleWrong, RuleRevoked, RuleSubject, RuleReady, RuleKubeconfig,
 		RuleBound, RuleLost, RuleCalm, RuleSettled, RuleUnwanted, RuleUsage,
-		RuleSecret, RuleHistory, RuleMoved, RuleStep,
+		RuleSecret, RuleHistory, RuleMoved, RuleStep, RuleNotReady, RuleCrash,
 	} {
 		if !broken[rule] {
 			t.Errorf("no story breaks %q", rule)

@@ -368,10 +368,10 @@ func (in *installation) settled(ctx context.Context, within time.Duration) error
 	return proc.Wait(ctx, within, func(ctx context.Context) error {
 		for _, r := range in.remotes {
 			ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
-			err := r.ask(ctx, &Entry{})
+			err := errors.Join(r.ask(ctx, &Entry{}), isReady(r.ready(ctx, in.Management.Client)))
 			cancel()
 			if err != nil {
-				return err
+				return fmt.Errorf("%s: %w", r.Name, err)
 			}
 		}
 		for _, m := range in.all() {
@@ -383,9 +383,23 @@ func (in *installation) settled(ctx context.Context, within time.Duration) error
 			if err := m.kubeconfig(ctx); err != nil {
 				return err
 			}
+			if !m.isUp() {
+				continue
+			}
+			if err := isReady(in.ready(ctx, m)); err != nil {
+				return fmt.Errorf("%s: %w", m.name, err)
+			}
 		}
 		return nil
 	})
+}
+
+// isReady returns an error if what is read is not ready, or could not be read.
+func isReady(ready bool, err error) error {
+	if err == nil && !ready {
+		err = errors.New("it is not ready")
+	}
+	return err
 }
 
 // kubeconfig returns nil if the kubeconfig of a member works, or if it should not.
@@ -413,12 +427,23 @@ func (m *member) asExpected(ctx context.Context, p traffic.Path) error {
 	return nil
 }
 
-// last sends a request on every path, and one with each kubeconfig.
+// last records which Tunnels and networks are ready, and sends a request on every path and with each kubeconfig.
 func (in *installation) last(ctx context.Context) {
+	inTheEnd := func(cluster string, ready bool, err error) {
+		e := Entry{Kind: KindReady, Client: Final, Cluster: cluster, Up: ready}
+		if err != nil {
+			e.Error = err.Error()
+		}
+		in.history.Add(e)
+	}
 	for _, r := range in.remotes {
+		ready, err := r.ready(ctx, in.Management.Client)
+		inTheEnd(r.Name, ready, err)
 		in.attempt(Entry{Kind: KindAsk, Client: Final, Cluster: r.Name, Path: EgressPath}, traffic.RequestTimeout, r.ask)
 	}
 	for _, m := range in.all() {
+		ready, err := in.ready(ctx, m)
+		inTheEnd(m.name, ready, err)
 		for _, p := range m.paths() {
 			in.request(m, Final, p, traffic.RequestTimeout, nil)
 		}

@@ -106,6 +106,9 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		service.Hold()
 		return func() error { service.Resume(); return nil }, nil
 	}
+	if s.Action == NoFiles || s.Action == NoMemory {
+		in.mayCrash(service)
+	}
 	pid := service.Process().PID()
 	if agent != nil {
 		if pid, err = agent.EnvoyPID(); err != nil {
@@ -113,6 +116,13 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		}
 	}
 	return faultOf(pid, s.Action)
+}
+
+// mayCrash records that a program and its Envoy may crash.
+func (in *installation) mayCrash(s *proc.Service) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.fragile = append(in.fragile, s.Process().Name)
 }
 
 // clockError is how wrong clocks may be, as docs/edge.md promises.
@@ -135,11 +145,7 @@ func (in *installation) wrongClock(service *proc.Service, by time.Duration) (end
 
 // freezeManagement freezes processes without which the management cluster does not answer, or not always.
 func (in *installation) freezeManagement(processes ...*proc.Process) (end func() error, err error) {
-	in.serving.Lock()
-	end = func() error {
-		defer in.serving.Unlock()
-		return each(processes, (*proc.Process).Thaw)
-	}
+	end = func() error { return each(processes, (*proc.Process).Thaw) }
 	if err := each(processes, (*proc.Process).Freeze); err != nil {
 		return nil, errors.Join(err, end())
 	}

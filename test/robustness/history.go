@@ -29,8 +29,12 @@ const (
 	KindDone Kind = "done"
 	// KindExpect says from when on a workload cluster should have a tunnel or not, and which name answers for it.
 	KindExpect Kind = "expect"
+	// KindRevoking says that an edge is about to be revoked.
+	KindRevoking Kind = "revoking"
 	// KindRevoked says that the revocation of an edge was confirmed.
 	KindRevoked Kind = "revoked"
+	// KindRetired says that an edge that still runs belongs to a Tunnel that has ended, or was revoked in an earlier run.
+	KindRetired Kind = "retired"
 	// KindFetched says that resources of a node were fetched from an xds-server with the identity of a revoked edge, or
 	// with that of another edge, which Client names.
 	KindFetched Kind = "fetched"
@@ -43,7 +47,8 @@ const (
 	KindHeld Kind = "held"
 	// KindReleased says that such a fault has ended.
 	KindReleased Kind = "released"
-	// KindReady says that the condition Ready of a workload cluster's Tunnel has changed.
+	// KindReady says that the condition Ready of a workload cluster's Tunnel has changed or, with the client Final, what
+	// it is in the end.
 	KindReady Kind = "ready"
 	// KindKubeconfig is a request with the kubeconfig that a workload cluster has in the end.
 	KindKubeconfig Kind = "kubeconfig"
@@ -62,6 +67,8 @@ const (
 	KindUsage Kind = "usage"
 	// KindSecret says that a log contains a secret.
 	KindSecret Kind = "secret"
+	// KindCrashed says that a log contains what a program writes when it crashes by itself.
+	KindCrashed Kind = "crashed"
 	// KindFinish is the last entry.
 	KindFinish Kind = "finish"
 )

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,6 +56,10 @@ type installation struct {
 	long     bool
 	clocks   *clock.Clocks
 	earliest string // the folder of these programs
+
+	// fragile are the logs of programs that may crash, because they could open no file or allocate no memory, or were of
+	// the earliest version.
+	fragile []string
 
 	// ignoreRevocations is a planted bug: edges are revoked on paper only.
 	ignoreRevocations bool
@@ -381,6 +386,11 @@ func (in *installation) record(r *Recorder) {
 	}
 	for _, m := range in.all() {
 		r.Add(Entry{Kind: KindExpect, Cluster: m.name, Answer: m.answer, Up: m.up, Settled: true})
+		for _, p := range append(slices.Collect(maps.Values(m.old)), m.gone...) {
+			if p != nil {
+				r.Add(Entry{Kind: KindRetired, Cluster: m.name, Edge: p.site.Address.String()})
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -32,16 +33,7 @@ func (in *installation) operation(ctx context.Context, s Step) (end func() error
 	if m == nil {
 		return nil, fmt.Errorf("the installation has no %s", name)
 	}
-	m.turn.Lock()
-	undo, err := in.change(ctx, m, s.Action, number)
-	if err != nil {
-		m.turn.Unlock()
-		return nil, err
-	}
-	return func() error {
-		defer m.turn.Unlock()
-		return undo()
-	}, nil
+	return in.change(ctx, m, s.Action, number)
 }
 
 // scale changes the number of gateways, which cannot be tried again.
@@ -74,7 +66,11 @@ func (in *installation) change(ctx context.Context, m *member, action Action, nu
 	case Connect:
 		set := func(mode v1alpha1.KubeconfigMode) error {
 			return in.again(ctx, func(ctx context.Context) error {
-				return m.cluster.PatchTunnel(ctx, map[string]any{"kubeconfig": map[string]any{"mode": string(mode)}})
+				change := map[string]any{"kubeconfig": map[string]any{"mode": string(mode)}}
+				if err := m.cluster.PatchTunnel(ctx, change); err != nil {
+					return err
+				}
+				return m.hasMode(ctx, mode)
 			})
 		}
 		return func() error { return set(v1alpha1.KubeconfigModeSNI) }, set(v1alpha1.KubeconfigModeConnect)
@@ -96,6 +92,19 @@ func (in *installation) change(ctx context.Context, m *member, action Action, nu
 		return nothing, in.revoke(ctx, m, i)
 	}
 	return nil, fmt.Errorf("unknown operation %s", action)
+}
+
+// hasMode returns nil if the kubeconfig of a member is of a mode.
+func (m *member) hasMode(ctx context.Context, mode v1alpha1.KubeconfigMode) error {
+	kubeconfig, err := m.cluster.Kubeconfig(ctx)
+	if err != nil {
+		return err
+	}
+	connects := bytes.Contains(kubeconfig, []byte("proxy-url: "))
+	if connects != (mode == v1alpha1.KubeconfigModeConnect) {
+		return fmt.Errorf("the kubeconfig of %s is not of mode %s", m.name, mode)
+	}
+	return nil
 }
 
 func (in *installation) patch(ctx context.Context, m *member, change map[string]any) error {
@@ -157,6 +166,7 @@ func (in *installation) retire(m *member) {
 	for i, p := range m.edges {
 		m.gone = append(m.gone, p)
 		delete(m.edges, i)
+		in.history.Add(Entry{Kind: KindRetired, Cluster: m.name, Edge: p.site.Address.String()})
 	}
 }
 
@@ -229,6 +239,7 @@ func (in *installation) revoke(ctx context.Context, m *member, i int) error {
 	if err != nil {
 		return err
 	}
+	in.history.Add(Entry{Kind: KindRevoking, Cluster: m.name, Name: stolen.Subject.NodeID()})
 	if !in.ignoreRevocations {
 		if err := in.revokeNode(ctx, m, stolen.Subject.Node); err != nil {
 			return err

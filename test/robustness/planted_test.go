@@ -98,7 +98,7 @@ func (in *installation) bugs(t *testing.T) []bug {
 			in.history.Begin(Entry{Kind: KindAsk, Client: "abandoned", Cluster: "oslo"})
 			return func() {}
 		}},
-		{what: "connections are never closed", rule: RuleUsage, about: "xds-server", plant: func() func() {
+		{what: "connections are never closed", rule: RuleUsage, about: "open files", plant: func() func() {
 			return in.leak(t)
 		}},
 		{what: "a log contains a token", rule: RuleSecret, plant: func() func() {

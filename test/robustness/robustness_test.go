@@ -236,7 +236,9 @@ func (in *installation) steps(ctx context.Context, t *testing.T, steps []Step) (
 	return over.Err() == nil
 }
 
+// step does a step when it is its turn. Until then it breaks nothing, so it does not begin.
 func (in *installation) step(ctx context.Context, s Step) error {
+	defer in.turn(s)()
 	do := in.operation
 	if s.Action.IsFault() || s.Action == Downgrade {
 		do = in.fault
@@ -249,6 +251,21 @@ func (in *installation) step(ctx context.Context, s Step) error {
 	}
 	in.history.Add(done)
 	return err
+}
+
+// turn waits until no other operation of the same workload cluster is under way, and until nothing is that cannot be
+// tried again if the step keeps the management cluster from answering. It returns what ends the turn.
+func (in *installation) turn(s Step) (end func()) {
+	name, _, _ := strings.Cut(s.Target, "/")
+	switch m := in.members[name]; {
+	case s.Action == NoQuorum, s.Action == Freeze && (name == "apiserver" || name == "etcd"):
+		in.serving.Lock()
+		return in.serving.Unlock
+	case m != nil && !s.Action.IsFault() && s.Action != Downgrade:
+		m.turn.Lock()
+		return m.turn.Unlock
+	}
+	return func() {}
 }
 
 // lasting begins a step, and ends it when its effect has lasted as long as it should.

@@ -14,7 +14,7 @@ import (
 type Action string
 
 const (
-	// Kill ends a process with SIGKILL and keeps it stopped until the step ends. An Envoy is started again by its agent.
+	// Kill ends a process with SIGKILL and keeps it stopped until the step ends. Its agent starts an Envoy again at once.
 	Kill Action = "kill"
 	// Freeze stops a process with SIGSTOP, and continues it when the step ends.
 	Freeze Action = "freeze"
@@ -182,6 +182,12 @@ func (s Step) BreaksAll() bool {
 
 // ofAgent reports whether the step is a fault of an agent.
 func (s Step) ofAgent() bool { return s.Action.IsFault() && strings.HasSuffix(s.Target, "/agent") }
+
+// Brief reports whether what a fault breaks can work again before the fault ends: an Envoy that was killed is started
+// again, and connections begin that a load balancer has not forgotten.
+func (s Step) Brief() bool {
+	return s.Action == Forget || s.Action == Kill && strings.HasSuffix(s.Target, "/envoy")
+}
 
 // Relays reports whether the step is about a gateway, which may relay tunnels to other gateways.
 func (s Step) Relays() bool { return strings.HasPrefix(s.Target, "gateway/") }

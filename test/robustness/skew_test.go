@@ -37,6 +37,7 @@ func (in *installation) downgrade(ctx context.Context, target string) (end func(
 	if err != nil {
 		return nil, err
 	}
+	in.mayCrash(service)
 	usual := service.Process().Spec
 	old := filepath.Join(in.earliest, filepath.Base(usual.Program))
 	known, err := workspace.KnownArguments(ctx, old, usual.Args)

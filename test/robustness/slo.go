@@ -18,11 +18,14 @@ type SLO struct {
 	// Recovery has, for each fault that may break requests and that no other step for the same target overlaps, the time
 	// until the last request that it broke has failed; a connection that was idle until it failed counts with its begin,
 	// because others worked meanwhile or count themselves. The time begins with the fault for requests that have another
-	// way, and with its end for those that have none: of a workload cluster with one edge, and to the gateway of the
-	// fault. A request counts if it ended before everything had to work again, because the next fault may break others.
+	// way, or if what it breaks can work again before it ends, and with its end for those that have none: of a workload
+	// cluster with one edge, and to the gateway of the fault. A request counts if it ended before everything had to work
+	// again, because the next fault may break others.
 	Recovery []float64 `json:"recovery,omitempty"`
 	// Overlapped faults have no time of recovery.
 	Overlapped int `json:"overlapped"`
+	// Confirmation has, for each revocation while nothing that confirms it was broken, the time until it was confirmed.
+	Confirmation []float64 `json:"confirmation,omitempty"`
 	// Revocation has, for each confirmed revocation, the time until the edge last carried something.
 	Revocation []float64 `json:"revocation,omitempty"`
 	// Status has, for each time in which all requests to a workload cluster failed, for how long its Tunnel was Ready
@@ -63,6 +66,11 @@ func (r *record) measure() SLO {
 		}
 	}
 	slices.Sort(s.Revocation)
+	for _, v := range r.proven {
+		if took := v.to - v.from; r.sighted(v.cluster, v.from, v.to) == took {
+			s.Confirmation = append(s.Confirmation, seconds(took))
+		}
+	}
 	s.Status = r.wronglyReady(ended)
 	return s
 }
@@ -142,7 +150,7 @@ func (r *record) recovery(of span, ended []request) (longest time.Duration) {
 			continue
 		}
 		from := of.begin
-		if strings.HasSuffix(q.ask.Path, of.breaks) || !of.relays && Inventory[of.breaks] < 2 {
+		if !of.brief && (strings.HasSuffix(q.ask.Path, of.breaks) || !of.relays && Inventory[of.breaks] < 2) {
 			from = of.end
 		}
 		failed := q.answer.At
@@ -230,6 +238,7 @@ func (s *SLO) add(other SLO) {
 	s.Redundant.add(other.Redundant)
 	s.Overlapped += other.Overlapped
 	s.Recovery = append(s.Recovery, other.Recovery...)
+	s.Confirmation = append(s.Confirmation, other.Confirmation...)
 	s.Revocation = append(s.Revocation, other.Revocation...)
 	s.Status = append(s.Status, other.Status...)
 }
@@ -243,7 +252,8 @@ func (s SLO) Report(faultsPerHour, redundantFaultsPerHour float64) string {
 	}
 	return s.report("", faultsPerHour) + s.Redundant.report(", two edges", redundantFaultsPerHour) +
 		fmt.Sprintf("recovery after a fault: %s, %d faults overlapped others\n", distribution(s.Recovery), s.Overlapped) +
-		fmt.Sprintf("revocation: %s\n", distribution(s.Revocation)) +
+		fmt.Sprintf("revocation confirmed: %s\n", distribution(s.Confirmation)) +
+		fmt.Sprintf("revocation, then: %s\n", distribution(s.Revocation)) +
 		fmt.Sprintf("wrongly ready: %s\n", distribution(s.Status))
 }
 

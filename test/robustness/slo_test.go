@@ -54,14 +54,19 @@ func TestMeasure(t *testing.T) {
 			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{3}},
 		},
 		"a fault of a gateway counts from its begin at other gateways": {
-			in: begin().kill("gateway/0/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
+			in: begin().freeze("gateway/0/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
 				of(one, 106*second, second, good),
 			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{5}},
 		},
 		"and from its end at its own": {
-			in: begin().kill("gateway/1/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
+			in: begin().freeze("gateway/1/envoy", 100*second, 110*second).of(one, 104*second, second, bad).
 				of(one, 111*second, second, bad).of(one, 113*second, second, good),
 			want: SLO{Attempts: Attempts{Requests: 3, First: 2, Retried: 1}, Recovery: []float64{2}},
+		},
+		"but from its begin if it is killed, because its agent starts it again": {
+			in: begin().kill("gateway/1/envoy", 100*second, 110*second).of(one, 101*second, second, bad).
+				of(one, 104*second, second, good),
+			want: SLO{Attempts: Attempts{Requests: 2, First: 1}, Recovery: []float64{2}},
 		},
 		"an idle connection counts with its begin": {
 			in:   begin().step(100*second, 110*second).idling(102*second, 12*second, bad).idling(116*second, 12*second, good),
@@ -79,6 +84,15 @@ func TestMeasure(t *testing.T) {
 		"faults that may break nothing have no recovery": {
 			in:   begin().kill("controller/0", 100*second, 110*second).ask(101*second, second, good),
 			want: SLO{Attempts: Attempts{Requests: 1}},
+		},
+		"a revocation is confirmed": {
+			in:   begin().ask(90*second, second, good).revoking(100*second).revoked("edge-1", 102*second),
+			want: SLO{Attempts: Attempts{Requests: 1}, Confirmation: []float64{2}, Revocation: []float64{0}},
+		},
+		"a revocation is confirmed while what confirms it is broken": {
+			in: begin().ask(90*second, second, good).kill("xds-server/0", 101*second, 103*second).revoking(100*second).
+				revoked("edge-1", 104*second),
+			want: SLO{Attempts: Attempts{Requests: 1}, Revocation: []float64{0}},
 		},
 		"an edge carries something after its revocation": {
 			in: begin().revoked("edge-a", 100*second).ask(101*second, second, good).ask(103*second, second,
@@ -137,7 +151,8 @@ func TestReportOfServiceLevels(t *testing.T) {
 		"first attempt, two edges: 99.8000 % of 500 at 10 faults per hour, 99.9800 % at one",
 		"with one retry, two edges: 100.0000 % of 500 at 10 faults per hour, 100.0000 % at one",
 		"recovery after a fault: p50 2.000 s, p99 3.000 s, p99.9 3.000 s, max 3.000 s of 3, 4 faults overlapped others",
-		"revocation: p50 0.250 s, p99 0.250 s, p99.9 0.250 s, max 0.250 s of 1",
+		"revocation confirmed: not measured",
+		"revocation, then: p50 0.250 s, p99 0.250 s, p99.9 0.250 s, max 0.250 s of 1",
 		"wrongly ready: not measured",
 		"",
 	}, "\n")

@@ -135,7 +135,7 @@ func objects(ctx context.Context, l *lab.Lab) (sum uint64, err error) {
 	return sum, nil
 }
 
-// secrets records which logs contain a secret. It does not record the secret.
+// secrets records which logs contain a secret, without the secret, or say that a program has crashed.
 func (in *installation) secrets() error {
 	names := []string{"a private key", "a token of a ServiceAccount", "a bootstrap token"}
 	all := []*world.World{in.World}
@@ -149,6 +149,16 @@ func (in *installation) secrets() error {
 			in.history.Add(Entry{Kind: KindSecret, Name: f.Log, Text: names[f.Text]})
 		}
 		errs = append(errs, err)
+		found, err = w.LogsWith(in.fragile, crashes...)
+		for _, f := range found {
+			in.history.Add(Entry{Kind: KindCrashed, Name: f.Log, Text: strings.TrimSpace(crashes[f.Text])})
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// crashes are what a log contains if a program of Go or an Envoy has crashed by itself.
+var crashes = []string{
+	"\npanic: ", "Observed a panic in reconciler", "\nfatal error: ", "assert failure", "Caught Segmentation fault",
 }
