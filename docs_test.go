@@ -312,7 +312,9 @@ func TestObservedChangesAreWaitedFor(t *testing.T) {
 // TestNoDocumentAppliesSingleManifests: the manifests have images without a registry, and no settings of the user. A
 // gateway that gets them does not start again.
 func TestNoDocumentAppliesSingleManifests(t *testing.T) {
-	single := regexp.MustCompile(`(?i)apply\s.*deploy/kubernetes/(controller|xds-server|gateway)\.yaml`)
+	single := regexp.MustCompile(
+		`(?i)apply\s.*deploy/kubernetes/(controller|xds-server|gateway)\.yaml|apply[a-z ]+.?deploy/kubernetes.? again`,
+	)
 	for path, text := range documents(t) {
 		for _, found := range single.FindAllString(text, -1) {
 			t.Errorf("%s: %s: apply the installation again", path, found)
@@ -324,6 +326,7 @@ func TestNoDocumentAppliesSingleManifests(t *testing.T) {
 // Tunnel of their apiservers.
 func TestRemovalsBeginWithControlPlanes(t *testing.T) {
 	const removal, first = "delete tunnels --all", "apiserver-egress.md#remove-it"
+	const workers = "hosted-control-planes.md#3-workers"
 	looked := 0
 	for path, text := range documents(t) {
 		for _, at := range docFence.FindAllStringIndex(text, -1) {
@@ -332,6 +335,9 @@ func TestRemovalsBeginWithControlPlanes(t *testing.T) {
 			}
 			if looked++; !strings.Contains(text[:at[0]], first) {
 				t.Errorf("%s: no link to %s precedes %s", path, first, removal)
+			}
+			if path == "docs/operations.md" && !strings.Contains(text[:at[0]], workers) {
+				t.Errorf("%s: no link to %s precedes %s", path, workers, removal)
 			}
 		}
 	}

@@ -324,6 +324,9 @@ func TestTheTemplateOfWorkersHasNoToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !bytes.Contains(page, []byte("raise `--token-uses`")) {
+		t.Error("it does not tell how many machines have the same token")
+	}
 	var template bootstrapv1.KubeadmConfigTemplate
 	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllSubmatch(page, -1) {
 		if bytes.Contains(block[1], []byte("kind: KubeadmConfigTemplate\n")) {
