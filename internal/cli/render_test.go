@@ -79,7 +79,7 @@ func TestRenderReadsFilesOfUsers(t *testing.T) {
 
 // TestRenderHasTheLanesOfEdges: as many as the flag says, and fewer where the fleet is large.
 func TestRenderHasTheLanesOfEdges(t *testing.T) {
-	for args, want := range map[string]int{"": 5, "--lanes=3": 3, "--lanes=0": 0, "--nodes=2000": 1, "--nodes=100000": 0} {
+	for args, want := range map[string]int{"": 5, "--lanes=3": 3, "--lanes=0": 0, "--nodes=1000": 2, "--nodes=100000": 0} {
 		out, errs, code := renders(
 			t, asUsersHaveIt, append([]string{"-f", "-", "--edge", "prod/c1"}, strings.Fields(args)...)...,
 		)
