@@ -215,8 +215,8 @@ var controllerFaults = []fault{
 		ID: "rbac-controller", Hop: check.HopKubeconfig,
 		Title:   "the controller may not write Secrets (RBAC)",
 		Cause:   "may not patch Secrets",
-		Cure:    "apply the permissions of deploy/kubernetes again",
-		Do:      "apply the permissions of `deploy/kubernetes` again",
+		Cure:    "apply your installation again",
+		Do:      "[apply your installation again](runbooks.md#apply-your-installation-again)",
 		Of:      "barred",
 		Healthy: func(r *room) func(context.Context) error { return r.Healthy("barred") },
 		Inject: func(t *testing.T, r *room) func(*testing.T) {
