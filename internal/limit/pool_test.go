@@ -63,12 +63,17 @@ func TestAnAddressHasOnlyItsAllowance(t *testing.T) {
 	}
 }
 
-func TestTheLargestGroupIsDisplaced(t *testing.T) {
-	gone := map[string]int{}
-	s := limit.NewShares(12, 4, 10)
-	join := func(group string, caller int) bool {
+// newShares returns Shares of 12 places, a function that reports whether a caller of a group gets one, and how many of
+// each group have given way.
+func newShares() (s *limit.Shares, join func(group string, caller int) bool, gone map[string]int) {
+	s, gone = limit.NewShares(12, 4, 10), map[string]int{}
+	return s, func(group string, caller int) bool {
 		return s.Join(fmt.Sprint(group, caller), group, func() { gone[group]++ }) != nil
-	}
+	}, gone
+}
+
+func TestTheLargestGroupIsDisplaced(t *testing.T) {
+	s, join, gone := newShares()
 	for i := range 20 {
 		join("greedy", i)
 	}
@@ -89,11 +94,7 @@ func TestTheLargestGroupIsDisplaced(t *testing.T) {
 }
 
 func TestSharesAreResized(t *testing.T) {
-	gone := map[string]int{}
-	s := limit.NewShares(12, 4, 10)
-	join := func(group string, caller int) bool {
-		return s.Join(fmt.Sprint(group, caller), group, func() { gone[group]++ }) != nil
-	}
+	s, join, gone := newShares()
 	for i := range 8 {
 		join("greedy", i)
 	}

@@ -12,6 +12,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -151,11 +152,22 @@ func TestTheCallsOfOneTunnelAreBounded(t *testing.T) {
 
 func TestTheOpenCallsOfOneCertificateAreBounded(t *testing.T) {
 	b := newTestbed(t, controlchannel.Bounds{NodeStreams: 3})
-	conn := b.dial(t, ptr(b.identity(t, edge, time.Hour)), "")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var refused atomic.Int64
-	for range 12 {
+	call(ctx, t, b.dial(t, ptr(b.identity(t, edge, time.Hour)), ""), 12, &refused)
+	eventually.True(t, patience, "calls beyond three are rejected", func() error {
+		if n := refused.Load(); n != 9 {
+			return fmt.Errorf("%d of 12 are", n)
+		}
+		return nil
+	})
+}
+
+// call begins calls that do not end on a connection, and counts those that are rejected.
+func call(ctx context.Context, t *testing.T, conn *grpc.ClientConn, calls int, refused *atomic.Int64) {
+	t.Helper()
+	for range calls {
 		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -166,12 +178,6 @@ func TestTheOpenCallsOfOneCertificateAreBounded(t *testing.T) {
 			}
 		}()
 	}
-	eventually.True(t, patience, "calls beyond three are rejected", func() error {
-		if n := refused.Load(); n != 9 {
-			return fmt.Errorf("%d of 12 are", n)
-		}
-		return nil
-	})
 }
 
 // TestTheOpenCallsOfOneGatewayAreBounded: each may hold a message of 32 MiB that does not end.
@@ -183,18 +189,7 @@ func TestTheOpenCallsOfOneGatewayAreBounded(t *testing.T) {
 	identity := ptr(b.identity(t, gateway, time.Hour))
 	var refused atomic.Int64
 	for range conns {
-		conn := b.dial(t, identity, "")
-		for range each {
-			stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			go func() {
-				if _, err := stream.Recv(); status.Code(err) == codes.ResourceExhausted {
-					refused.Add(1)
-				}
-			}()
-		}
+		call(ctx, t, b.dial(t, identity, ""), each, &refused)
 	}
 	eventually.True(t, patience, "calls beyond eight are rejected", func() error {
 		if n := refused.Load(); n != conns*each-most || b.Running() != most {
