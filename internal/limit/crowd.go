@@ -15,6 +15,7 @@ import (
 type Crowd struct {
 	total, each int
 	group       int // the most members of one network; 0: no limit
+	spare       int // of so many places, one more is for a caller that has one; 0: none is
 	fair        time.Duration
 
 	mu        sync.Mutex
@@ -60,11 +61,13 @@ func (c *Crowd) join(key, of string, end func()) (leave func()) {
 	}
 	var gone *member
 	if c.used >= c.total {
-		if gone = c.evictionCandidate(of); gone == nil {
+		switch gone = c.evictionCandidate(of); {
+		case gone != nil:
+			c.remove(gone)
+		case c.addresses[key] == 0 || c.spare == 0 || c.used >= c.total+c.total/c.spare:
 			c.mu.Unlock()
 			return nil
 		}
-		c.remove(gone)
 	}
 	m := c.add(key, of, end)
 	c.mu.Unlock()
@@ -85,10 +88,15 @@ func (c *Crowd) Used() int {
 	return c.used
 }
 
-// resize sets the number of members that are allowed from now on, and ends excess members of the largest networks.
+// resize sets the number of members that are allowed from now on, and ends excess members of the largest networks. It
+// ends none if the number is the same as before.
 func (c *Crowd) resize(total int) {
 	var gone []*member
 	c.mu.Lock()
+	if total == c.total {
+		c.mu.Unlock()
+		return
+	}
 	c.total = total
 	for c.used > total {
 		m := c.largest[0].first()

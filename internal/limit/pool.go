@@ -48,13 +48,17 @@ func (c *Crowd) of(address net.Addr) int {
 
 // Shares limits what known callers of several groups hold at the same time. When all places are taken, a group that has
 // fewer than others takes the oldest place of the group that has most. So a group never loses a place while it has less
-// than an equal share of the total. Shares is safe for concurrent use.
+// than an equal share of the total. A few places beyond the total are for callers that have one, such as an edge that
+// renews its certificate by a second connection. Shares is safe for concurrent use.
 type Shares struct{ crowd *Crowd }
+
+// sharesSpare is the number of places of Shares for which there is one beyond the total.
+const sharesSpare = 32
 
 // NewShares returns Shares of total places, with at most each for one caller and group for one group.
 func NewShares(total, each, group int) *Shares {
 	c := NewCrowd(total, each, math.MaxInt64) // no age makes a member give way to a group that has as many
-	c.group = group
+	c.group, c.spare = group, sharesSpare
 	return &Shares{c}
 }
 

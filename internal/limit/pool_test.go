@@ -113,6 +113,35 @@ func TestSharesAreResized(t *testing.T) {
 	}
 }
 
+// TestACallerWithAPlaceGetsASecondOne: otherwise no edge could renew its certificate while all places are taken.
+func TestACallerWithAPlaceGetsASecondOne(t *testing.T) {
+	const total, spare = 64, 2
+	s := limit.NewShares(total, 8, 8)
+	join := func(caller int) func() {
+		name := fmt.Sprint(caller)
+		return s.Join(name, name, func() { t.Errorf("%s gave way", name) })
+	}
+	for caller := range total {
+		if join(caller) == nil {
+			t.Fatalf("%d have a place", caller)
+		}
+	}
+	if join(total) != nil {
+		t.Error("one without a place has one beyond the total")
+	}
+	for caller := range spare {
+		leave := join(caller)
+		if leave == nil {
+			t.Fatalf("%d have a second place", caller)
+		}
+		defer leave()
+	}
+	if join(spare) != nil || s.Used() != total+spare {
+		t.Errorf("%d places are used", s.Used())
+	}
+	s.Resize(total) // nothing changes
+}
+
 func TestOneCallerHasAShareOfItsGroup(t *testing.T) {
 	s := limit.NewShares(12, 4, 10)
 	for i := range 6 {

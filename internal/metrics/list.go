@@ -775,7 +775,8 @@ var gateways = []Metric{
 		Labels: []string{"limit"},
 		Of:     atGateway,
 		Help: "Used part of a limit of the gateway: memory, connections, those of them at the public port, or reverse " +
-			"tunnels; at 1 it rejects what is new, and keeps what is open.",
+			"tunnels; at 1 it rejects what is new, and keeps what is open. Of reverse tunnels it rejects those of tunnel " +
+			"ids that have their share from two thirds on.",
 	},
 	{
 		Name:   "fairlead_gateway_worker_cpu_seconds_total",

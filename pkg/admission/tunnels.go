@@ -54,9 +54,9 @@ func (c *Control) TunnelLimits(tunnels int) Limits {
 }
 
 // bound returns how many reverse tunnels all edges of a tunnel id may have, whatever each is configured to keep. It
-// leaves out those for edges with few. Many edges may have four fifths of all, as shareOfFew permits.
+// leaves out those for edges with few. Many edges may have two thirds of all, as shareOfMany permits.
 func (c *Control) bound() int {
-	return max(usualOfID, min(usualOfID/DefaultMaxEdges*c.maxEdges, c.maxTunnels/5*4))
+	return max(usualOfID, min(usualOfID/DefaultMaxEdges*c.maxEdges, c.maxTunnels/3*2))
 }
 
 // few reports whether an edge with this many reverse tunnels has few, so that it may have one of the last ones of its
@@ -198,9 +198,18 @@ func (c *Control) Expire(now time.Time) {
 
 // Live is a reverse tunnel or a connection in the table.
 type Live struct {
-	Key   string
-	Edge  model.EdgeRef
-	Since time.Time
+	Key    string
+	Edge   model.EdgeRef
+	Worker string // of the gateway's Envoy
+	Lane   bool
+	Since  time.Time
+}
+
+// place is where a node has reverse tunnels: clients of each worker need some, and lanes serve only further ones.
+type place struct {
+	edge   model.EdgeRef
+	worker string
+	lane   bool
 }
 
 // Excess returns the keys of the reverse tunnels or connections beyond the limits, newest first. There can be more than
@@ -209,7 +218,8 @@ type Live struct {
 func (c *Control) Excess(all []Live, limits func(id string) Limits) (keys []string) {
 	byAge := func(a, b Live) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) }
 	slices.SortFunc(all, byAge)
-	edges, ids, mostOfAll := map[model.EdgeRef]int{}, map[string]int{}, math.MaxInt
+	edges, ids, places := map[model.EdgeRef]int{}, map[string]int{}, map[place]int{}
+	mostOfAll := math.MaxInt
 	var within []placed
 	var beyond []Live
 	for _, t := range all { // the oldest stay
@@ -218,7 +228,9 @@ func (c *Control) Excess(all []Live, limits func(id string) Limits) (keys []stri
 			beyond = append(beyond, t)
 			continue
 		}
-		within, mostOfAll = append(within, placed{Live: t, ofEdge: edges[t.Edge]}), most.All
+		at := place{t.Edge, t.Worker, t.Lane}
+		within, mostOfAll = append(within, placed{Live: t, older: places[at]}), most.All
+		places[at]++
 		edges[t.Edge]++
 		ids[t.Edge.ID]++
 	}
@@ -236,22 +248,31 @@ func (c *Control) Excess(all []Live, limits func(id string) Limits) (keys []stri
 	return keys
 }
 
-// placed is a reverse tunnel, the number of older ones of its edge, and how many must be left for it.
+// placed is a reverse tunnel, the number of older ones in its place, and how many must be left for it.
 type placed struct {
 	Live
-	ofEdge, needs int
+	older, needs int
 }
 
 // beyondShare returns the reverse tunnels that are beyond the share of their tunnel id, of all in the order of age. It
-// admits them again as Tunnel does, but the first one of each tunnel id before the second one of any, and within a
-// tunnel id the first one of each edge before the second one of any. So the tunnel ids and edges with the most lose
-// some, and what stays leaves as many as each of these needs. It sorts all.
+// admits them again as Tunnel does, but the first one of each tunnel id before the second one of any. Within a tunnel
+// id lanes are last, and the first one of each edge at each worker is before the second one of any. So the tunnel ids
+// and edges with the most lose some, and what stays leaves as many as each of these needs. It sorts all.
 func (c *Control) beyondShare(all []placed, most int) (beyond []Live) {
-	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.ofEdge, b.ofEdge) })
-	ids := map[string]int{}
+	inLane := func(p placed) int {
+		if p.Lane {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(all, func(a, b placed) int {
+		return cmp.Or(cmp.Compare(inLane(a), inLane(b)), cmp.Compare(a.older, b.older))
+	})
+	ids, edges := map[string]int{}, map[model.EdgeRef]int{}
 	for i := range all {
 		t := &all[i]
-		t.needs = c.needs(t.ofEdge, ids[t.Edge.ID])
+		t.needs = c.needs(edges[t.Edge], ids[t.Edge.ID])
+		edges[t.Edge]++
 		ids[t.Edge.ID]++
 	}
 	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.needs, b.needs) })

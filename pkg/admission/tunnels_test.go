@@ -273,14 +273,15 @@ func TestAnEdgeHasTunnelsBesideTheLanesOfOthers(t *testing.T) {
 // TestAnEdgeWithoutTunnelsIsAdmitted, however many edges one tunnel id may have. Many edges may keep their lanes too: a
 // thousand have ten tunnels each.
 func TestAnEdgeWithoutTunnelsIsAdmitted(t *testing.T) {
-	for edges, most := range map[int]int{64: 8000, 1000: 20_000, 1001: 20_000, 5000: 20_000} {
+	for edges, most := range map[int]int{64: 8000, 1000: 16_666, 1001: 16_666, 5000: 16_666} {
 		for _, c := range []struct{ ofEdge, ofID int }{{0, 8500}, {0, most + 500}, {500, most - 1}, {500, most}} {
 			want := admission.Admitted
 			if c.ofEdge > 0 && c.ofID >= most {
 				want = admission.ByTunnelID
 			}
 			if got := admission.NewControl(edges, 25_000).Tunnel(start, admission.Attempt{
-				Edge: model.EdgeRef{Node: "edge-a", ID: "id"}, Tunnels: 264, LiveOfEdge: c.ofEdge, LiveOfID: c.ofID,
+				Edge: model.EdgeRef{Node: "edge-a", ID: "id"}, Tunnels: 264,
+				LiveOfEdge: c.ofEdge, LiveOfID: c.ofID, LiveOfAll: c.ofID,
 			}); got != want {
 				t.Errorf("of %d edges with %d tunnels one with %d is rejected by %q, want %q", edges, c.ofID, c.ofEdge, got, want)
 			}
@@ -477,6 +478,40 @@ func TestExcessLeavesTheTunnelsOfEachEdge(t *testing.T) {
 	keys := c.Excess(all, func(string) admission.Limits { return c.TunnelLimits(keeps) })
 	if len(keys) != 59 || keys[0] != "249" || keys[58] != "191" {
 		t.Errorf("in excess are %d, %q", len(keys), keys)
+	}
+}
+
+// TestExcessLeavesATunnelToEachWorker: clients at a worker without one are not served, and lanes serve only further
+// clients. The agent closes a surplus reverse tunnel so that its edge dials again, so the only one to a worker may be
+// the newest.
+func TestExcessLeavesATunnelToEachWorker(t *testing.T) {
+	const each = 200
+	c := admission.NewControl(0, 300)
+	var all []admission.Live
+	add := func(n int, worker string, lane bool) {
+		for range n {
+			at := time.Duration(len(all))
+			all = append(all, admission.Live{
+				Key: fmt.Sprint(len(all)), Edge: model.EdgeRef{Node: "edge-a", ID: "id"}, Worker: worker, Lane: lane,
+				Since: start.Add(at * time.Second),
+			})
+		}
+	}
+	add(each/2, "worker_0", true)
+	add(each, "worker_0", false)
+	add(1, "worker_1", false)
+	ended := map[string]bool{}
+	for _, key := range c.Excess(all, func(string) admission.Limits { return c.TunnelLimits(2 * each) }) {
+		ended[key] = true
+	}
+	usual := 0
+	for _, one := range all {
+		if !one.Lane && !ended[one.Key] {
+			usual++
+		}
+	}
+	if len(ended) == 0 || ended[fmt.Sprint(each/2+each)] || usual < 150 {
+		t.Errorf("%d end, and %d usual ones are left", len(ended), usual)
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 // clockTick is the unit of CPU times in /proc, in seconds: proc(5). It is the same on all machines that Go supports.
 const clockTick = 0.01
 
-// tunnelHeap is how much of Envoy's heap an idle reverse tunnel uses, in bytes.
-const tunnelHeap = 5 << 10
+// tunnelHeap is how much of Envoy's heap an idle reverse tunnel uses at most, in bytes: docs/benchmarks/scale.md.
+const tunnelHeap = 8 << 10
 
 // fullness returns which part a gateway uses of each limit at which it rejects what is new, from Envoy's statistics. A
 // limit is missing if Envoy has no statistic for it.
@@ -73,11 +73,11 @@ func workerTimes(pid int) (map[string]float64, error) {
 }
 
 // maxTunnels returns how many reverse tunnels all edges may have to a gateway whose Envoy may open this many files.
-// Envoy does not count them as connections, so they get a quarter of its heap and three quarters of its files, however
+// Envoy does not count them as connections, so they get a third of its heap and three quarters of its files, however
 // many workers it has. A report has room for a quarter more: Envoy admits some while it cannot query the agent.
 func (c Config) maxTunnels(files uint64) int {
 	heap := cmp.Or(c.Memory, overload.GatewayHeap)
-	return int(max(1, min(heap/4/tunnelHeap, files/4*3, report.MaxTunnels/5*4)))
+	return int(max(1, min(heap/3/tunnelHeap, files/4*3, report.MaxTunnels/5*4)))
 }
 
 // openFiles returns how many files Envoy may open: its limit is that of this process, and it raises the soft one to the

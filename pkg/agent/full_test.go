@@ -74,10 +74,10 @@ func TestTheLimitOfTunnelsFollowsHeapAndFiles(t *testing.T) {
 		memory, files uint64
 		want          int
 	}{
-		{0, 1 << 20, 100_000}, // a quarter of the default is enough for 104,857
-		{1536 << 20, 1 << 20, 78_643},
+		{0, 1 << 20, 87_381},
+		{1536 << 20, 1 << 20, 65_536},
 		{64 << 30, math.MaxUint64, 100_000},
-		{144 << 20, 1 << 20, 7372},
+		{144 << 20, 1 << 20, 6144},
 		{0, 65_536, 49_152},
 		{0, 20_000, 15_000},
 		{1, 4, 1},

@@ -245,6 +245,37 @@ func TestAGatewayReceivesTheDeniedEdges(t *testing.T) {
 	}
 }
 
+// TestGatewaysGetNoDenialsThatTheyHave: a change may concern edges that are not in the list.
+func TestGatewaysGetNoDenialsThatTheyHave(t *testing.T) {
+	denied := model.Denied{Edges: []model.EdgeRef{{Node: "edge-1", ID: idA}}, IDs: []string{idB}}
+	w := newWorld(t)
+	w.Rules.Set(denied, false)
+	p := w.place(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s := gatewayOf("gateway-0")
+	stream, err := reportv1.NewReportClient(w.Dial(t, &s, p.Address)).Gateway(report.KeepDenied(ctx))
+	if err == nil {
+		err = stream.Send(&reportv1.GatewayReport{Snapshot: true})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{1, 0} {
+		orders, err := stream.Recv()
+		if err != nil || orders.GetDenied() == nil || len(orders.GetDenied().GetEdges()) != want {
+			t.Fatalf("message %d is %v: %v", i, orders, err)
+		}
+		if i == 0 {
+			for range 3 { // each may be noticed by itself
+				w.Rules.Set(denied, false)
+				_ = retry.Sleep(ctx, 20*time.Millisecond)
+			}
+			w.Rules.Set(model.Denied{}, false)
+		}
+	}
+}
+
 // TestAQuestionDoesNotRepeatTheDenials, which may be megabytes. An agent of an earlier version needs them in each
 // message.
 func TestAQuestionDoesNotRepeatTheDenials(t *testing.T) {

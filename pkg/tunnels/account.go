@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/retry"
 	"github.com/fairlead/fairlead/pkg/sockets"
 	"github.com/fairlead/fairlead/pkg/tunnels/ledger"
 )
@@ -48,20 +49,12 @@ func (a *accountant) isError(possible bool, after time.Duration) bool {
 func (t *Table) account(ctx context.Context) {
 	a := &accountant{}
 	defer a.kernel.Close()
-	again := time.NewTimer(0)
-	defer again.Stop()
-	<-again.C
-	for {
+	for ctx.Err() == nil {
 		wait := t.accountEvery
 		if !t.compare(ctx, a) {
 			wait = min(wait, blindInterval)
 		}
-		again.Reset(wait)
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-		}
+		_ = retry.Sleep(ctx, wait)
 	}
 }
 
@@ -92,17 +85,21 @@ func (t *Table) compare(ctx context.Context, a *accountant) bool {
 		t.leaveUnknown(len(unknown))
 		return why == ""
 	}
+	closed, peer := uint64(0), ""
 	for _, s := range unknown {
 		switch err := a.kernel.Destroy(s); {
 		case errors.Is(err, sockets.ErrGone):
 		case err != nil:
 			t.logOnce(slog.LevelError, "cannot close a connection without a recorded owner, retrying", err)
 		default:
-			t.config.Logger.Warn("closed a connection without a recorded owner", "peer", s.Remote.String())
-			t.mu.Lock()
-			t.stats.Closed++
-			t.mu.Unlock()
+			closed, peer = closed+1, s.Remote.String()
 		}
+	}
+	if closed > 0 {
+		t.config.Logger.Warn("closed connections without a recorded owner", "closed", closed, "last_peer", peer)
+		t.mu.Lock()
+		t.stats.Closed += closed
+		t.mu.Unlock()
 	}
 	return why == ""
 }

@@ -153,7 +153,7 @@ func (t *Table) connectionPlaces(peers bool) []Placed {
 	all := make([]Placed, 0, len(t.conns.all))
 	for _, c := range t.conns.all {
 		if (c.owner == ownerPeer) == peers {
-			all = append(all, Placed{c.Tunnel, c.Remote.Addr(), c.owner})
+			all = append(all, Placed{Tunnel: c.Tunnel, From: c.Remote.Addr(), Owner: c.owner})
 		}
 	}
 	return all

@@ -139,7 +139,7 @@ func (t *Table) loadDenials() {
 	}
 	if err == nil {
 		t.denied, err = decodeDenied(data, time.Now())
-		t.ledger.Denied(true) // perhaps shortly before the previous agent ended
+		t.ledger.Denied(len(t.denied.edges)+len(t.denied.ids) > 0) // perhaps shortly before the previous agent ended
 	}
 	if err != nil {
 		t.unread = true

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/eventually"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/sockets"
 )
 
 // TestADenialKeepsItsTime: each report repeats all denials, and the first one counts.
@@ -185,5 +186,32 @@ func TestNoStreamsAreAdmittedWhileDenialsAreUnknown(t *testing.T) {
 			}
 			b.kept(t, `{"edges":null,"ids":null}`)
 		})
+	}
+}
+
+// TestARestartDeniesNothing: the file of what is denied is no reason to close connections in doubt if it has nothing.
+func TestARestartDeniesNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in     model.Denied
+		closes int
+	}{
+		"nothing is denied": {},
+		"an edge is denied": {in: model.Denied{Edges: []model.EdgeRef{{Node: "edge-a", ID: idA}}}, closes: 1},
+	} {
+		dir := t.TempDir()
+		b := newBed(t, dir)
+		b.Deny(tc.in)
+		b.saveDenials()
+		b.closeFiles()
+		again := newBed(t, dir)
+		again.ledger.Lost("a test says so")
+		doubtful := []sockets.Socket{{
+			Remote: netip.MustParseAddrPort(peerAt(1)), Local: netip.MustParseAddrPort("192.0.2.1:443"),
+		}}
+		none := func(sockets.Socket) bool { return false }
+		again.ledger.Compare(doubtful, none)
+		if closed := again.ledger.Compare(doubtful, none); len(closed) != tc.closes {
+			t.Errorf("%s: %d connections are closed, want %d", name, len(closed), tc.closes)
+		}
 	}
 }

@@ -13,6 +13,7 @@ type Placed struct {
 	Tunnel
 	From  netip.Addr
 	Owner string // of a connection, as in its record; empty: it is a tunnel
+	Lane  bool   // a tunnel of a lane
 }
 
 // Places returns all tunnels in no particular order.
@@ -21,7 +22,7 @@ func (t *Table) Places() []Placed {
 	defer t.mu.Unlock()
 	all := make([]Placed, 0, len(t.live))
 	for _, e := range t.live {
-		all = append(all, Placed{Tunnel: e.Tunnel, From: e.Remote.Addr()})
+		all = append(all, Placed{Tunnel: e.Tunnel, From: e.Remote.Addr(), Lane: e.Lane})
 	}
 	return all
 }

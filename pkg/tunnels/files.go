@@ -110,7 +110,7 @@ func (t *Table) read(now time.Time) (logfile.Progress, error) {
 	}
 	for _, e := range changes.others {
 		if t.config.Request != nil && e.name == eventRequest && e.owner != ownerPeer {
-			t.config.Request(Placed{e.Tunnel, e.Remote.Addr(), e.owner})
+			t.config.Request(Placed{Tunnel: e.Tunnel, From: e.Remote.Addr(), Owner: e.owner})
 		}
 	}
 	return read, err

@@ -43,8 +43,11 @@ func newDenials() denials {
 }
 
 // resolve updates denied and filter, and returns whether filter has changed. next is the time of its next change
-// without an event; zero: there is none.
-func (d *denials) resolve(now time.Time, revoked, filtered []model.EdgeRef) (changed bool, next time.Time) {
+// without an event; zero: there is none. If revoked leaves out edges, they may have changed, so d.changed is closed in
+// any case.
+func (d *denials) resolve(
+	now time.Time, revoked []model.EdgeRef, omitted int, filtered []model.EdgeRef,
+) (changed bool, next time.Time) {
 	d.stale, d.resolved = false, now
 	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: filtered}
 	for _, id := range denied.IDs {
@@ -57,7 +60,7 @@ func (d *denials) resolve(now time.Time, revoked, filtered []model.EdgeRef) (cha
 			next = until
 		}
 	}
-	if !equal(denied, d.denied) {
+	if omitted > 0 || !equal(denied, d.denied) {
 		d.denied = denied
 		close(d.changed)
 		d.changed = make(chan struct{})
@@ -111,7 +114,7 @@ func (s *Server) deny() {
 	revoked, omitted, filtered := s.revoked()
 	s.mu.Lock()
 	before := s.denials.changed
-	changed, next := s.denials.resolve(now, revoked, filtered)
+	changed, next := s.denials.resolve(now, revoked, omitted, filtered)
 	s.schedule(now, next)
 	s.mu.Unlock()
 	if changed {

@@ -452,6 +452,34 @@ func TestRevocationEndsOnlyTheStreamsOfTheEdge(t *testing.T) {
 	}
 }
 
+// TestARevocationThatIsLeftOutEndsStreams: gateway-agents deny only so many names that no edge has had. This server
+// denies all of them.
+func TestARevocationThatIsLeftOutEndsStreams(t *testing.T) {
+	const tunnels, each = 40, 1024
+	var names []string
+	for n := range each {
+		names = append(names, fmt.Sprintf("edge-%d", n))
+	}
+	served := workload("served")
+	served.Revoked = names
+	all := []model.WorkloadCluster{served}
+	for i := range tunnels {
+		other := withheld(workload(fmt.Sprintf("c%dx", i)))
+		other.Revoked = names
+		all = append(all, other)
+	}
+	b := newBed(t, all...)
+	denied := b.envoy(t, node(served, "edge-x"))
+	denied.fetch(t, cds)
+	b.revoke(served, append([]string{"edge-x"}, names[1:]...)...) // the newest are the last
+	if code := denied.refusal(t); code != codes.FailedPrecondition {
+		t.Errorf("the stream ended with %s", code)
+	}
+	if list, _ := b.Denied(); slices.Contains(list.Edges, model.EdgeRef{Node: "edge-x", ID: served.ID}) {
+		t.Error("it is not left out")
+	}
+}
+
 func TestAnEndedTunnelIsDeniedOnlyWhileALeafIsValid(t *testing.T) {
 	b := newBed(t, workload("c1"))
 	a := b.envoy(t, gateway)

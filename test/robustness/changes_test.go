@@ -231,7 +231,7 @@ func (in *installation) rename(ctx context.Context, m *member) (end func() error
 	})
 	return func() error {
 		return errors.Join(in.patchTunnel(ctx, m, map[string]any{}), in.again(ctx, func(ctx context.Context) error {
-			return further(func(p traffic.Path) error {
+			err := further(func(p traffic.Path) error {
 				ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
 				defer cancel()
 				if m.exchange(ctx, p, &Entry{}, nil) == nil {
@@ -239,6 +239,7 @@ func (in *installation) rename(ctx context.Context, m *member) (end func() error
 				}
 				return nil
 			})
+			return errors.Join(err, ctx.Err()) // what is not asked any more has not answered
 		}))
 	}, nil
 }

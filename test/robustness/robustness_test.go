@@ -254,18 +254,26 @@ func (in *installation) step(ctx context.Context, s Step) error {
 }
 
 // turn waits until no other operation of the same workload cluster is under way, and until nothing is that cannot be
-// tried again if the step keeps the management cluster from answering. It returns what ends the turn.
+// tried again if the step keeps the management cluster from answering. It returns what ends the turn. A step that must
+// not begin while the management cluster does not answer, or while a Cluster is moved, waits for that too.
 func (in *installation) turn(s Step) (end func()) {
 	name, _, _ := strings.Cut(s.Target, "/")
+	end = func() {}
 	switch m := in.members[name]; {
 	case s.Action == NoQuorum, s.Action == Freeze && (name == "apiserver" || name == "etcd"):
 		in.serving.Lock()
 		return in.serving.Unlock
 	case m != nil && !s.Action.IsFault() && s.Action != Downgrade:
 		m.turn.Lock()
-		return m.turn.Unlock
+		end = m.turn.Unlock
 	}
-	return func() {}
+	if slices.Contains([]Action{ScaleDown, Create, Delete, Move, Transfer, OptOut}, s.Action) {
+		in.serving.RLock()
+		in.moving.RLock()
+		in.moving.RUnlock()
+		in.serving.RUnlock()
+	}
+	return end
 }
 
 // lasting begins a step, and ends it when its effect has lasted as long as it should.

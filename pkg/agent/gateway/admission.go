@@ -285,7 +285,9 @@ func (a *admissions) excessOf(
 ) (keys []string) {
 	live, now := make([]admission.Live, 0, len(all)), time.Now()
 	for _, t := range all {
-		live = append(live, admission.Live{Key: t.Key, Edge: model.EdgeRef{Node: t.Node, ID: t.ID}, Since: t.Since})
+		live = append(live, admission.Live{
+			Key: t.Key, Edge: model.EdgeRef{Node: t.Node, ID: t.ID}, Worker: t.Worker, Lane: t.Lane, Since: t.Since,
+		})
 	}
 	keys = a.control.Excess(live, limits)
 	beyond := make(map[string]bool, len(keys))

@@ -31,14 +31,8 @@ type peerServers struct {
 	store   *certs.Store
 	conns   map[string]*grpc.ClientConn // by IP address
 	why     string                      // the last known reason why the gateway waits; empty: none is known
-	took    time.Duration               // how long the last askAll took; 0: there was none
-}
-
-// askAll is ask for the edges of all tunnel ids.
-func (s *peerServers) askAll(ctx context.Context) (reportagent.Peers, error) {
-	began := time.Now()
-	defer func() { s.took = time.Since(began) }()
-	return s.ask(ctx, nil)
+	// took is how long the slowest answer to the last question took, or the question if there was none; 0: none was asked.
+	took time.Duration
 }
 
 // ask returns the combined answers of the servers about the other gateways, with the edges of these tunnel ids
@@ -47,6 +41,12 @@ func (s *peerServers) askAll(ctx context.Context) (reportagent.Peers, error) {
 func (s *peerServers) ask(ctx context.Context, ids []string) (reportagent.Peers, error) {
 	ctx, cancel := context.WithTimeout(ctx, peersTime)
 	defer cancel()
+	began, slowest := time.Now(), time.Duration(0)
+	defer func() {
+		if s.took = slowest; slowest == 0 {
+			s.took = time.Since(began)
+		}
+	}()
 	if err := s.connect(ctx); err != nil {
 		return reportagent.Peers{}, err
 	}
@@ -59,9 +59,11 @@ func (s *peerServers) ask(ctx context.Context, ids []string) (reportagent.Peers,
 			answer, err := reportv1.NewReportClient(conn).Peers(ctx, &reportv1.PeersRequest{TunnelIds: ids})
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
+			if err != nil { // a server that is gone says nothing about how busy the others are
 				answer = nil
 				errs = append(errs, err)
+			} else {
+				slowest = max(slowest, time.Since(began))
 			}
 			answers = append(answers, answer)
 		})

@@ -41,6 +41,7 @@ func (w *waiting) run(ctx context.Context) {
 	began := time.Now()
 	var since time.Time // when it first had its configuration
 	for ctx.Err() == nil {
+		asked.took = 0
 		if w.Carries(ctx) == nil {
 			first := since.IsZero()
 			if first {
@@ -110,7 +111,7 @@ func (w *waiting) lacks(ctx context.Context, asked *peerServers) (why string) {
 	if !w.hasPeers(subject) {
 		return ""
 	}
-	peers, err := asked.askAll(ctx)
+	peers, err := asked.ask(ctx, nil)
 	own := w.Table.Edges()
 	var first model.EdgeRef
 	edges := 0

@@ -165,7 +165,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if g.tunnel == nil {
 		r.tunnels.Release(model.Key(g.key))
 	}
-	return reconciler.Retry(r.act(ctx, g))
+	result, err := r.act(ctx, g)
+	return reconciler.Retry(reconciler.Timed(result), err)
 }
 
 // dropDeleted removes the finalizer of a Tunnel that is being deleted, in an installation without tunnels: the Tunnel

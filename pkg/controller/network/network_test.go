@@ -15,6 +15,9 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -474,5 +477,27 @@ func TestAPausedNetworkOffersNoExpiredToken(t *testing.T) {
 				t.Errorf("reading Secret: %v, want that it stays: %t", err, tc.stays)
 			}
 		})
+	}
+}
+
+// TestATrustBundleIsDeliveredToNetworksAfterNewWork: only Tunnels of networks and of apiservers are enqueued, and so
+// that they and those that wait for their next token do not have the priority of an event.
+func TestATrustBundleIsDeliveredToNetworksAfterNewWork(t *testing.T) {
+	cluster := kubetest.Cluster("prod", "c1")
+	cluster.UID = "a"
+	site, own := servedSite(cluster, "a")
+	_, ofCluster := controllertest.Served("c1", 1000)
+	api := controllertest.FakeAPI(t, cluster, site, own, ofCluster)
+	d := reconciler.Deps{Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler)}
+	queue := priorityqueue.New[reconcile.Request]("bundle")
+	defer queue.ShutDown()
+	bundle := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "one CA"}}
+	rotated := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "two CAs"}}
+	New(d, nil).onTrustBundle().Update(t.Context(), event.UpdateEvent{ObjectOld: bundle, ObjectNew: rotated}, queue)
+	if n := queue.Len(); n != 1 {
+		t.Fatalf("%d Tunnels are enqueued, want 1", n)
+	}
+	if request, priority, _ := queue.GetWithPriority(); request.Name != own.Name || priority != handler.LowPriority {
+		t.Errorf("%s has the priority %d", request.Name, priority)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -27,7 +28,7 @@ const workers = 4
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 	changed := builder.WithPredicates(predicate.Or[client.Object](
 		predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, beingDeleted()))
-	tunnels := ctrl.NewControllerManagedBy(mgr).
+	build := ctrl.NewControllerManagedBy(mgr).
 		Named("network").
 		Watches(&v1alpha1.RemoteNetwork{}, r.each(r.tunnelsBeside), changed).
 		Watches(&clusterv1.Cluster{}, r.each(r.tunnelsOf), changed).
@@ -35,8 +36,14 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 			&v1alpha1.Tunnel{}, r.each(r.tunnelsAfter), builder.WithPredicates(reconciler.LiveStateIgnored()),
 		).
 		WatchesRawSource(source.Func(r.queue.Begin)).
-		WithOptions(reconciler.Options(workers, "tunnel", r.Log)).
-		Complete(reconciler.Traced{Name: "network", Reconciler: r})
+		WithOptions(reconciler.Options(workers, "tunnel", r.Log))
+	if !r.Config.NoTunnels {
+		build = build.Watches(
+			&corev1.ConfigMap{}, r.onTrustBundle(),
+			builder.WithPredicates(reconciler.Named(r.Config.Namespace, v1alpha1.InstallationConfigMapName)),
+		)
+	}
+	tunnels := build.Complete(reconciler.Traced{Name: "network", Reconciler: r})
 	status := ctrl.NewControllerManagedBy(mgr).
 		Named("network-status").
 		For(&v1alpha1.RemoteNetwork{}).
@@ -45,6 +52,11 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 		WithOptions(reconciler.Options(workers, "network", r.Log)).
 		Complete(reconciler.Traced{Name: "network-status", Reconciler: &statusReconciler{r.Deps}})
 	return errors.Join(tunnels, status)
+}
+
+// onTrustBundle enqueues the Tunnels of networks and of apiservers when their trust bundle changes.
+func (r *Reconciler) onTrustBundle() handler.EventHandler {
+	return r.OnTrustBundle(func(t *v1alpha1.Tunnel) bool { return !t.OfCluster() })
 }
 
 // beingDeleted passes updates of an object that is being deleted.

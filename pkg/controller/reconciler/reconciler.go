@@ -70,6 +70,13 @@ func SecretCache(mgr ctrl.Manager, which cache.ByObject) (cache.Cache, error) {
 func TunnelRequests(
 	ctx context.Context, from client.Reader, log *slog.Logger, which ...client.ListOption,
 ) []reconcile.Request {
+	return someTunnels(ctx, from, log, func(*v1alpha1.Tunnel) bool { return true }, which...)
+}
+
+func someTunnels(
+	ctx context.Context, from client.Reader, log *slog.Logger, are func(*v1alpha1.Tunnel) bool,
+	which ...client.ListOption,
+) []reconcile.Request {
 	var list v1alpha1.TunnelList
 	// Only the names are read. A copy of all Tunnels of a large fleet is 1 GB.
 	which = append([]client.ListOption{client.UnsafeDisableDeepCopy}, which...)
@@ -81,7 +88,9 @@ func TunnelRequests(
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		if are(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
 	}
 	return requests
 }

@@ -79,11 +79,12 @@ func (f bootstrapFile) data() (map[string][]byte, error) {
 	}, nil
 }
 
-// freshToken reports whether a token is on record with at least half of its life and half of its uses left. Readers of
-// the Secret then have that time to start a machine.
+// freshToken reports whether a token is on record with at least half of its life and half of its uses left, and with as
+// many uses as are configured now. Readers of the Secret then have that time to start a machine.
 func freshToken(c config.Config, tokens []v1alpha1.TokenStatus, token string, now time.Time) bool {
 	i := records.TokenIndex(tokens, enrol.HashToken(token))
-	return token != "" && i >= 0 && now.Before(replaceAt(c, tokens[i])) && 2*tokens[i].Uses <= tokens[i].MaxUses
+	return token != "" && i >= 0 && now.Before(replaceAt(c, tokens[i])) && tokens[i].MaxUses == c.TokenUses &&
+		2*tokens[i].Uses <= tokens[i].MaxUses
 }
 
 // replaceAt returns when a token in the bootstrap Secret must be replaced.

@@ -61,10 +61,16 @@ func TestTheBootstrapCommandWritesTheFileAndRunsTheAgent(t *testing.T) {
 func TestChooseToken(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	config := controllertest.Config()
+	config.TokenUses = 4
 	record := func(token string, left time.Duration, uses int32) v1alpha1.TokenStatus {
 		return v1alpha1.TokenStatus{
 			SHA256: enrol.HashToken(token), ExpiresAt: metav1.NewTime(at.Add(left)), MaxUses: 4, Uses: uses,
 		}
+	}
+	of := func(uses int32) v1alpha1.TokenStatus {
+		one := record("t", 20*time.Hour, 0)
+		one.MaxUses = uses
+		return one
 	}
 	many := func(uses int32) (all []v1alpha1.TokenStatus) {
 		for i := range maxTokens {
@@ -90,6 +96,9 @@ func TestChooseToken(t *testing.T) {
 		},
 		"used up": {
 			records: []v1alpha1.TokenStatus{record("t", 20*time.Hour, 4)}, secret: "t", wantLeft: 1,
+		},
+		"another number of uses is configured now": {
+			records: []v1alpha1.TokenStatus{of(3)}, secret: "t", wantLeft: 1,
 		},
 		"half of its lifetime has passed": {
 			records: []v1alpha1.TokenStatus{record("t", 12*time.Hour, 0)}, secret: "t", wantLeft: 1,

@@ -81,7 +81,8 @@ func TestATrustBundleIsDeliveredAfterNewWork(t *testing.T) {
 	rotated := annotated.DeepCopy()
 	rotated.ResourceVersion, rotated.Data[v1alpha1.TrustBundleKey] = "3", "two CAs"
 	update := func(from, to *corev1.ConfigMap) {
-		r.everyTunnel().Update(t.Context(), event.UpdateEvent{ObjectOld: from, ObjectNew: to}, queue)
+		changed := event.UpdateEvent{ObjectOld: from, ObjectNew: to}
+		r.OnTrustBundle((*v1alpha1.Tunnel).OfCluster).Update(t.Context(), changed, queue)
 	}
 	update(before, annotated)
 	if n := queue.Len(); n != 0 {
@@ -102,7 +103,7 @@ func TestATrustBundleIsDeliveredAfterNewWork(t *testing.T) {
 		priorityqueue.AddOpts{After: result.RequeueAfter, Priority: result.Priority}, request,
 	)
 	update(annotated, rotated)
-	r.everyTunnel().Create(t.Context(), event.CreateEvent{Object: rotated}, queue)
+	r.OnTrustBundle((*v1alpha1.Tunnel).OfCluster).Create(t.Context(), event.CreateEvent{Object: rotated}, queue)
 	if n := queue.Len(); n != 2 {
 		t.Errorf("%d Tunnels are enqueued, want 2", n)
 	}

@@ -1,19 +1,14 @@
 package tunnel
 
 import (
-	"context"
-
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fairlead/fairlead/api/v1alpha1"
@@ -62,7 +57,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 	}
 	return build.
 		Watches(
-			&corev1.ConfigMap{}, r.everyTunnel(),
+			&corev1.ConfigMap{}, r.OnTrustBundle((*v1alpha1.Tunnel).OfCluster),
 			builder.WithPredicates(reconciler.Named(r.Config.Namespace, v1alpha1.InstallationConfigMapName)),
 		).
 		WatchesRawSource(source.Kind[client.Object](
@@ -75,37 +70,6 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 			bootstraps, reconciler.SecretMetadata(), reconciler.ByName(v1alpha1.EdgeResourcesSecretSuffix),
 		)).
 		Complete(reconciler.Traced{Name: "tunnel", Reconciler: r})
-}
-
-// everyTunnel enqueues all Tunnels when the trust bundle that they deliver appears or changes. They have low priority,
-// so that new and changed Clusters do not wait for them. Nothing else in the ConfigMap is read here.
-func (r *Reconciler) everyTunnel() handler.EventHandler {
-	enqueue := func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		reconciler.Enqueue(queue, handler.LowPriority, reconciler.TunnelRequests(ctx, r.Client, r.Log)...)
-	}
-	return handler.Funcs{
-		CreateFunc: func(
-			ctx context.Context, _ event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-		) {
-			enqueue(ctx, queue)
-		},
-		UpdateFunc: func(
-			ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-		) {
-			if bundleIn(e.ObjectOld) != bundleIn(e.ObjectNew) {
-				enqueue(ctx, queue)
-			}
-		},
-	}
-}
-
-// bundleIn returns the trust bundle in the ConfigMap of the installation.
-func bundleIn(o client.Object) string {
-	installation, ok := o.(*corev1.ConfigMap)
-	if !ok {
-		return ""
-	}
-	return installation.Data[v1alpha1.TrustBundleKey]
 }
 
 // tunnelWorkers is how many Clusters are reconciled concurrently.

@@ -620,7 +620,7 @@ var others = map[string]other{
 		s.bootstrap = nil
 	}},
 	"the bootstrap Secret of a paused Cluster is gone": {
-		HopEdge, Broken, "so the controller does not create it again", func(s *situation) {
+		HopEdge, Broken, "is paused, so the controller does not create the Secret", func(s *situation) {
 			s.noEdge()
 			s.bootstrap, s.cluster.Spec.Paused = nil, ptr.To(true)
 		},

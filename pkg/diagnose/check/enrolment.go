@@ -51,8 +51,7 @@ func (v *visit) notEnrolled(ctx context.Context) finding {
 	)
 }
 
-// bootstrap returns a finding about the bootstrap Secret or its token; nil: there is none, or the Secret cannot be
-// read.
+// bootstrap returns a finding about the bootstrap Secret or its token; nil: there is none, or it cannot be read.
 func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	if v.Secrets == nil {
 		return nil
@@ -67,8 +66,7 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 		)
 		switch full, down := v.fullQuota(ctx), v.controllerDown(ctx); {
 		case v.paused():
-			f.cause, f.cure = "the bootstrap Secret was deleted, and the Cluster or its Tunnel is paused, so the controller "+
-				"does not create it again", "unpause it"
+			f.cause, f.cure = isPaused+", so the controller does not create the Secret", "unpause it"
 		case full != "":
 			f.cause, f.cure = full+", so the controller cannot create "+
 				"it", "raise the quota: kubectl -n "+v.key.Namespace+" edit resourcequota; the controller then retries"
@@ -101,7 +99,7 @@ func (v *visit) bootstrap(ctx context.Context, name string) *finding {
 	)
 	down, repair := v.controllerDown(ctx), v.startController()
 	if v.paused() {
-		down, repair = "the Cluster or its Tunnel is paused", "unpause it"
+		down, repair = isPaused, "unpause it"
 	}
 	if down != "" {
 		f.cause, f.cure = down+", so the token is not replaced", repair+"; a few seconds later the Secret has "+

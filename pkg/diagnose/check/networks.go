@@ -49,7 +49,7 @@ func (v *visit) readNetworks(ctx context.Context) {
 	for i := range list.Items {
 		if n := &list.Items[i]; n.Spec.ClusterName == v.key.Name {
 			one := &remote{visit: v.about(ctx, n.Name+v1alpha1.NetworkTunnelSuffix), object: n}
-			v.networks.all = append(v.networks.all, one)
+			one.halted, v.networks.all = hasPause(n), append(v.networks.all, one)
 		}
 	}
 	slices.SortFunc(v.networks.all, func(a, b *remote) int { return cmp.Compare(a.object.Name, b.object.Name) })

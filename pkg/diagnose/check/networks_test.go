@@ -447,6 +447,32 @@ func TestNetworksOfOtherClustersDoNotCount(t *testing.T) {
 	}
 }
 
+// TestAPausedNetworkGetsNoBootstrapSecret: the controller deletes the Secret when its token can enrol nothing.
+func TestAPausedNetworkGetsNoBootstrapSecret(t *testing.T) {
+	for name, change := range map[string]func(*situation, *site){
+		"the Secret is gone": func(s *situation, w *site) {
+			s.others = slices.DeleteFunc(s.others, func(o client.Object) bool {
+				return o.GetName() == w.network.Name+v1alpha1.BootstrapSecretSuffix
+			})
+		},
+		"its token is used up": func(_ *situation, w *site) {
+			w.network.Status.Tokens = slices.Clone(w.network.Status.Tokens)
+			w.network.Status.Tokens[0].Uses = w.network.Status.Tokens[0].MaxUses
+		},
+	} {
+		s := newSituation(t)
+		w := s.withSite()
+		w.object.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+		never(w.network, w.fleet)
+		change(s, w)
+		got := s.check(t)
+		if v := got.Deciding(); v == nil || v.ID != HopNetworkEdges || !strings.Contains(v.Cause, isPaused+", so") ||
+			!strings.Contains(v.Cure, "unpause it") {
+			t.Errorf("%s: %s", name, shown(got))
+		}
+	}
+}
+
 // TestOfSeveralNetworksTheWorstDecides has a network that is paused, and one that is ambiguous.
 func TestOfSeveralNetworksTheWorstDecides(t *testing.T) {
 	s := newSituation(t)

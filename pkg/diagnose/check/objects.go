@@ -104,7 +104,7 @@ func orNone(names []string) string {
 
 // paused returns the finding for a pause of the controllers.
 func (v *visit) paused() bool {
-	return v.cluster != nil && (ptr.Deref(v.cluster.Spec.Paused, false) || hasPause(v.cluster)) ||
+	return v.halted || v.cluster != nil && (ptr.Deref(v.cluster.Spec.Paused, false) || hasPause(v.cluster)) ||
 		v.tunnel != nil && hasPause(v.tunnel)
 }
 

@@ -26,7 +26,8 @@ const (
 	// defaultWatch is long enough to detect anything that cuts a stream at once, and short enough for a person.
 	defaultWatch = 3 * time.Second
 	// maxLine bounds a text of a result. The errors that it quotes are shorter.
-	maxLine = 1600
+	maxLine  = 1600
+	isPaused = "the Cluster, its Tunnel or its RemoteNetwork is paused"
 )
 
 // visit is one check of one Cluster, with the findings that later hops use.
@@ -53,6 +54,7 @@ type visit struct {
 	unreached   bool                  // all edges have just observed that the apiserver does not answer
 	controller  *collect.Leader
 	networks    networks // of the Cluster
+	halted      bool     // the RemoteNetwork of the Tunnel is paused
 }
 
 // finding is the result of a check.

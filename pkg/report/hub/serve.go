@@ -88,8 +88,7 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 		return err
 	}
 	h.watching.Do(func() {
-		_, changed := h.admission.Denied()
-		go h.watchDenied(changed)
+		go h.watchDenied(h.admission.Denied())
 	})
 	h.begin(s)
 	defer h.finish(s)
@@ -126,9 +125,9 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 }
 
 // watchDenied ends the streams that are no longer admitted, sends changed denials to gateways, and ends all streams
-// when the hub is closed. One goroutine does so for all of them. changed is closed when the denials differ from the
-// denials at the first stream.
-func (h *Hub) watchDenied(changed <-chan struct{}) {
+// when the hub is closed. One goroutine does so for all of them. changed is closed when the denials differ from known,
+// the denials at the first stream. It may be closed for edges that are not among them, and then gateways get nothing.
+func (h *Hub) watchDenied(known model.Denied, changed <-chan struct{}) {
 	for {
 		select {
 		case <-changed:
@@ -136,9 +135,11 @@ func (h *Hub) watchDenied(changed <-chan struct{}) {
 			h.endAll(func(*session) error { return errShutdown })
 			return
 		}
-		_, changed = h.admission.Denied()
+		before := known
+		known, changed = h.admission.Denied()
+		same := slices.Equal(known.Edges, before.Edges) && slices.Equal(known.IDs, before.IDs)
 		for _, s := range h.endAll(func(s *session) error { return h.admission.Admit(s.subject) }) {
-			if s.subject.Role == model.RoleGateway {
+			if s.subject.Role == model.RoleGateway && !same {
 				h.order(s)
 			}
 		}
