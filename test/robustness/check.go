@@ -478,7 +478,7 @@ func (r *record) excused(ask, answer Entry, from time.Duration) bool {
 		switch {
 		case s.begin > answer.At:
 			return false
-		case s.networks && ask.Path == EgressPath && !(s.fault && open && ask.At < s.begin),
+		case s.networks && ask.Path == EgressPath && (!s.fault || !open || ask.At >= s.begin),
 			s.all && !inSecond(ask.Cluster):
 			after = recoveredFor
 		case s.breaks == "" || s.action == Transfer:

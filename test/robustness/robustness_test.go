@@ -269,9 +269,9 @@ func (in *installation) turn(s Step) (end func()) {
 	}
 	if slices.Contains([]Action{ScaleDown, Create, Delete, Move, Transfer, OptOut}, s.Action) {
 		in.serving.RLock()
+		defer in.serving.RUnlock()
 		in.moving.RLock()
-		in.moving.RUnlock()
-		in.serving.RUnlock()
+		defer in.moving.RUnlock()
 	}
 	return end
 }
