@@ -12,18 +12,23 @@ import (
 )
 
 // denyInterval is the least time between two changes of what gateways deny. Each change replaces the public listener of
-// every gateway, and the owners of all namespaces can cause changes, with names that no edge has had.
-const denyInterval = 250 * time.Millisecond
+// every gateway, and the owners of all namespaces can cause changes, with names that no edge has had. Long lists change
+// less often, so that a gateway gets at most denyRate bytes a second: the longest ones every 2.2 s.
+const denyInterval, denyRate = 250 * time.Millisecond, 8 << 20
+
+// filteredBytes and deniedBytes are about what a revoked edge takes in the listener of a gateway, where two filter
+// chains have it, and in a message to its agent. An ended tunnel takes less.
+const filteredBytes, deniedBytes = 2 * 170, 60
 
 // maxRecorded and maxUnrecorded bound the revoked edges that the agents of gateways deny. Each agent gets all of them
-// with each change, about 60 bytes for an edge, and the owners of all namespaces can write names. maxRecorded is for
-// edges that have enrolled: a Tunnel's status has 100. maxUnrecorded is for other names: of edges that came with a
-// moved Cluster, or for which a status has no place, and invented ones. This server denies all.
+// with each change, and the owners of all namespaces can write names. maxRecorded is for edges that have enrolled: a
+// Tunnel's status has 100. maxUnrecorded is for other names: of edges that came with a moved Cluster, or for which a
+// status has no place, and invented ones. This server denies all.
 const maxRecorded, maxUnrecorded = 131_072, 16_384
 
-// maxFiltered bounds the revoked edges that the listeners of gateways deny, about 170 bytes each, twice. Envoy compares
-// each with the leaf of each handshake. The agents of gateways deny more, so a listener matters only while its agent
-// does not answer. maxFilteredOfTunnel bounds those of one Tunnel: the last ones, because a leaf lives for a day.
+// maxFiltered bounds the revoked edges that the listeners of gateways deny. Envoy compares each with the leaf of each
+// handshake. The agents of gateways deny more, so a listener matters only while its agent does not answer.
+// maxFilteredOfTunnel bounds those of one Tunnel: the last ones, because a leaf lives for a day.
 const maxFiltered, maxFilteredOfTunnel = 16_384, 64
 
 // denials are the revoked edges and the ended tunnels.
@@ -32,7 +37,7 @@ type denials struct {
 	denied   model.Denied         // for agents, sorted: a reverse tunnel outlives its certificate
 	filter   model.Denied         // for Envoys: a part of the edges, and the ids for which a valid leaf can exist
 	changed  chan struct{}        // closed when denied changes
-	timer    *time.Timer          // for the next id to leave filter, or the end of denyInterval; nil: there is none
+	timer    *time.Timer          // for the next id to leave filter, or the end of the interval; nil: there is none
 	stopped  bool
 	stale    bool      // denied and filter may not match the tunnels and ended
 	resolved time.Time // when they last did
@@ -97,15 +102,21 @@ func (s *Server) Ended(ids map[string]time.Time) {
 	s.deny()
 }
 
+// interval is the time until the next change.
+func (d *denials) interval() time.Duration {
+	bytes := (len(d.filter.Edges)+len(d.filter.IDs))*filteredBytes + (len(d.denied.Edges)+len(d.denied.IDs))*deniedBytes
+	return max(denyInterval, time.Duration(bytes)*time.Second/denyRate)
+}
+
 // deny applies changes of the denials, if there are any: it updates the listeners of gateways and closes the streams
-// of denied edges. It applies those within denyInterval after the last ones together, at its end. Before everything is
+// of denied edges. It applies those within the interval after the last ones together, at its end. Before everything is
 // published it applies them at once, because the first streams must not miss any. The caller holds s.publishing.
 func (s *Server) deny() {
 	if !s.denials.stale {
 		return
 	}
 	now := s.now()
-	if due := s.denials.resolved.Add(denyInterval); s.Published() && now.Before(due) {
+	if due := s.denials.resolved.Add(s.denials.interval()); s.Published() && now.Before(due) {
 		s.mu.Lock()
 		s.schedule(now, due)
 		s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// DenyInterval is the least time between two changes of what gateways deny.
-const DenyInterval = denyInterval
+// DenyInterval is the least time between two changes of what gateways deny. DenyRate is in bytes a second.
+const DenyInterval, DenyRate = denyInterval, denyRate
 
 // Unlimited removes the limits of the edges of one tunnel.
 func (s *Server) Unlimited() {

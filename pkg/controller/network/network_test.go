@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -499,5 +500,31 @@ func TestATrustBundleIsDeliveredToNetworksAfterNewWork(t *testing.T) {
 	}
 	if request, priority, _ := queue.GetWithPriority(); request.Name != own.Name || priority != handler.LowPriority {
 		t.Errorf("%s has the priority %d", request.Name, priority)
+	}
+}
+
+// TestOneChangeHasFewTurns: an owner can change one network again and again, and others wait with low priority.
+func TestOneChangeHasFewTurns(t *testing.T) {
+	const all = 2 * atOnce
+	r := &Reconciler{}
+	queue := priorityqueue.New[reconcile.Request]("turns")
+	defer queue.ShutDown()
+	r.each(func(context.Context, client.Object) (keys []client.ObjectKey, err error) {
+		for i := range all {
+			keys = append(keys, client.ObjectKey{Name: fmt.Sprint(i)})
+		}
+		return keys, nil
+	}).Delete(t.Context(), event.DeleteEvent{Object: &v1alpha1.RemoteNetwork{}}, queue)
+	if n := queue.Len(); n != all {
+		t.Fatalf("%d are enqueued, want %d", n, all)
+	}
+	for i := range all {
+		want := 0
+		if i >= atOnce {
+			want = handler.LowPriority
+		}
+		if request, priority, _ := queue.GetWithPriority(); request.Name != fmt.Sprint(i) || priority != want {
+			t.Errorf("number %d is %s with the priority %d, want %d", i, request.Name, priority, want)
+		}
 	}
 }
