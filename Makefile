@@ -90,7 +90,7 @@ demo: ## show Cluster API managing two workload clusters that it cannot dial (as
 	@bin/demo
 
 .PHONY: demo-networks
-demo-networks: ## show apiservers that reach machines at three sites, beside konnectivity (as root, 90 seconds; DEMO_EXIT=1 as above)
+demo-networks: ## show apiservers that reach machines at four sites, beside konnectivity (as root, 90 seconds; DEMO_EXIT=1 as above)
 	@echo "demo-networks: installs the same parts as the demo, and builds konnectivity, a minute once. The plan follows."
 	@$(INSTALL_DEMO)
 	@cd tools/bench && go run ./install konnectivity-server konnectivity-agent
