@@ -47,14 +47,12 @@ func newDenials() denials {
 	return denials{ended: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// resolve updates denied and filter, and returns whether filter has changed. next is the time of its next change
-// without an event; zero: there is none. If revoked leaves out edges, they may have changed, so d.changed is closed in
-// any case.
+// resolve returns what denied and filter have to be. next is the time of the next change of filter without an event;
+// zero: there is none.
 func (d *denials) resolve(
-	now time.Time, revoked []model.EdgeRef, omitted int, filtered []model.EdgeRef,
-) (changed bool, next time.Time) {
-	d.stale, d.resolved = false, now
-	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: filtered}
+	now time.Time, revoked, filtered []model.EdgeRef,
+) (denied, filter model.Denied, next time.Time) {
+	denied, filter = model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: filtered}
 	for _, id := range denied.IDs {
 		until := d.ended[id]
 		if !until.After(now) {
@@ -65,14 +63,17 @@ func (d *denials) resolve(
 			next = until
 		}
 	}
-	if omitted > 0 || !equal(denied, d.denied) {
+	return denied, filter, next
+}
+
+// set updates denied and filter. If news is set, those that follow denied are notified.
+func (d *denials) set(now time.Time, denied, filter model.Denied, news bool) {
+	d.stale, d.resolved, d.filter = false, now, filter
+	if news {
 		d.denied = denied
 		close(d.changed)
 		d.changed = make(chan struct{})
 	}
-	changed = !equal(filter, d.filter)
-	d.filter = filter
-	return changed, next
 }
 
 func equal(a, b model.Denied) bool {
@@ -123,15 +124,17 @@ func (s *Server) deny() {
 		return
 	}
 	revoked, omitted, filtered := s.revoked()
+	denied, filter, next := s.denials.resolve(now, revoked, filtered)
+	news := omitted > 0 || !equal(denied, s.denials.denied) // those that are left out may have changed
+	changed := !equal(filter, s.denials.filter)
 	s.mu.Lock()
-	before := s.denials.changed
-	changed, next := s.denials.resolve(now, revoked, omitted, filtered)
+	s.denials.set(now, denied, filter, news)
 	s.schedule(now, next)
 	s.mu.Unlock()
 	if changed {
 		s.relisten()
 	}
-	if s.denials.changed == before {
+	if !news {
 		return
 	}
 	s.log.Info(

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/deltaxds"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
@@ -16,7 +17,8 @@ import (
 // Status returns the client status discovery service of this server's nodes.
 func (s *Server) Status() *csds.Service { return csds.NewService(s.nodes) }
 
-// nodes lists the nodes with an open stream, in the order of their names.
+// nodes lists the nodes with an open stream, in the order of their names. Names of profiles are hashes, so they are
+// made without the lock.
 func (s *Server) nodes() []csds.Node {
 	s.mu.RLock()
 	all := make([]csds.Node, 0, len(s.gatewayStreams)+len(s.edges))
@@ -27,6 +29,14 @@ func (s *Server) nodes() []csds.Node {
 		all = append(all, s.node(e.subject, e.progress, e.publishedOf))
 	}
 	s.mu.RUnlock()
+	ids := map[string]string{} // there are two profiles at most
+	for i := range all {
+		profile := all[i].Profile
+		if ids[profile] == "" {
+			ids[profile] = rollout.Profile(profile).ID()
+		}
+		all[i].Profile = ids[profile]
+	}
 	slices.SortFunc(all, func(a, b csds.Node) int { return strings.Compare(a.Subject.Node, b.Subject.Node) })
 	return all
 }
@@ -34,10 +44,10 @@ func (s *Server) nodes() []csds.Node {
 // publishedOf returns the published resources of one type whose names wanted accepts, in name order.
 type publishedOf func(typeURL string, wanted func(name string) bool) []csds.Resource
 
-// node describes one node. The caller holds s.mu.
+// node describes one node, with the text of its profile in place of the name. The caller holds s.mu.
 func (s *Server) node(subject model.Subject, progress []progress.Progress, published publishedOf) csds.Node {
 	all := typesOf(subject.Role)
-	n := csds.Node{Subject: subject, Profile: s.profiles.of(subject).profile.ID(), Types: make([]csds.Type, len(all))}
+	n := csds.Node{Subject: subject, Profile: string(s.profiles.of(subject).profile), Types: make([]csds.Type, len(all))}
 	for i, typeURL := range all {
 		ofType := func(wanted func(string) bool) []csds.Resource { return published(typeURL, wanted) }
 		n.Types[i] = csds.Type{URL: typeURL, Answers: &progress[i].Answers, Published: ofType}
