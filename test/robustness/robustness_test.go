@@ -255,7 +255,7 @@ func (in *installation) step(ctx context.Context, s Step) error {
 
 // turn waits until no other operation of the same workload cluster is under way, and until nothing is that cannot be
 // tried again if the step keeps the management cluster from answering. It returns what ends the turn. A step that must
-// not begin while the management cluster does not answer, or while a Cluster is moved, waits for that too.
+// not begin while the management cluster does not answer, or while a Cluster is moved, waits for what does so now.
 func (in *installation) turn(s Step) (end func()) {
 	name, _, _ := strings.Cut(s.Target, "/")
 	end = func() {}

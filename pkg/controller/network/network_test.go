@@ -59,7 +59,9 @@ func servedSite(cluster *clusterv1.Cluster, recorded types.UID) (*v1alpha1.Remot
 
 // reconcileOnce reconciles a Tunnel with an in-memory apiserver, in an installation where gateways may dial apiservers
 // in these networks.
-func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiservers ...netip.Prefix) {
+func reconcileOnce(
+	t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiservers ...netip.Prefix,
+) reconcile.Result {
 	t.Helper()
 	d := reconciler.Deps{
 		Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler), Now: time.Now,
@@ -68,9 +70,11 @@ func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiser
 	d.Config.APIServerCIDRs = apiservers
 	tunnels := tunnel.New(d, records.NewEndedTunnels(api, api, d.Config.Namespace, time.Now), nil, nil)
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(own)}
-	if _, err := New(d, tunnels).Reconcile(t.Context(), request); err != nil {
+	result, err := New(d, tunnels).Reconcile(t.Context(), request)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return result
 }
 
 // ended reports whether a Tunnel is gone, and whether its edges are denied.
@@ -500,6 +504,13 @@ func TestATrustBundleIsDeliveredToNetworksAfterNewWork(t *testing.T) {
 	}
 	if request, priority, _ := queue.GetWithPriority(); request.Name != own.Name || priority != handler.LowPriority {
 		t.Errorf("%s has the priority %d", request.Name, priority)
+	}
+	var next reconcile.Result
+	for range 3 {
+		next = reconcileOnce(t, api, own)
+	}
+	if next.RequeueAfter == 0 || next.Priority == nil || *next.Priority != handler.LowPriority {
+		t.Errorf("the next token: %+v", next)
 	}
 }
 
