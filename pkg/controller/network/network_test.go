@@ -492,11 +492,12 @@ func TestATrustBundleIsDeliveredToNetworksAfterNewWork(t *testing.T) {
 	cluster.UID = "a"
 	site, own := servedSite(cluster, "a")
 	_, ofCluster := controllertest.Served("c1", 1000)
-	api := controllertest.FakeAPI(t, cluster, site, own, ofCluster)
+	bundle := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "one CA"}}
+	bundle.Namespace, bundle.Name = controllertest.Config().Namespace, v1alpha1.InstallationConfigMapName
+	api := controllertest.FakeAPI(t, cluster, site, own, ofCluster, bundle)
 	d := reconciler.Deps{Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler)}
 	queue := priorityqueue.New[reconcile.Request]("bundle")
 	defer queue.ShutDown()
-	bundle := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "one CA"}}
 	rotated := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "two CAs"}}
 	New(d, nil).onTrustBundle().Update(t.Context(), event.UpdateEvent{ObjectOld: bundle, ObjectNew: rotated}, queue)
 	if n := queue.Len(); n != 1 {
