@@ -190,6 +190,7 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 	run.Kind = KindRun
 	r.Add(run)
 	in.record(r)
+	stopCanary := startCanary(ctx, r)
 	c := in.startClients(ctx)
 	<-time.After(warm)
 	must(t, in.usage(ctx, false))
@@ -203,7 +204,8 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 	c.Stop()
 	defer plant(t, bugs, true)()
 	in.last(ctx)
-	must(t, in.secrets())
+	stopCanary() // not before: the last requests have a bound too
+	must(t, in.searchLogs())
 	r.Add(Entry{Kind: KindFinish})
 	history, err := r.History()
 	must(t, err)
