@@ -32,8 +32,8 @@ type peerServers struct {
 	store   *certs.Store
 	conns   map[string]*grpc.ClientConn // by IP address
 	why     string                      // the last known reason why the gateway waits; empty: none is known
-	// took is how long the slowest server that is there took for the last question, or the question if none is; 0: none was
-	// asked.
+	// took is how long the slowest server that is there took for the last question, or the question if none is; 0: none
+	// was asked.
 	took time.Duration
 }
 
