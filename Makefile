@@ -421,6 +421,13 @@ bench-full: bench-build ## the same with everything, into test/bench/results, do
 	bin/test/bench forward
 	bin/test/bench report
 
+.PHONY: bench-day
+bench-day: parts.lab build ## a simulated day with 1,000 workload clusters: fails if memory, goroutines or open files grow (13 min, as root)
+	@mkdir -p bin/test
+	go test ./test/bench/scale
+	go build -o bin/test/bench ./test/bench
+	bin/test/bench day --results bin/bench
+
 .PHONY: bench-report
 bench-report: ## rewrite the tables and plots of docs/benchmarks.md and docs/benchmarks from test/bench/results
 	go run ./test/bench report
