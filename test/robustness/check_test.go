@@ -370,6 +370,25 @@ var stories = map[string]struct {
 			ask(131*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
+	"a stream breaks when something is denied, after the disk of a gateway was full": {
+		in: begin().fault("fill-disk", "gateway/1", 99*second, 110*second).
+			text("0s 1s delete oslo", 230*second, 232*second).stream(180*second, 239*second, 240*second, "10.0.0.1").finish(),
+	},
+	"a stream breaks after the disk of a gateway was full": {
+		in: begin().fault("fill-disk", "gateway/1", 99*second, 110*second).
+			stream(180*second, 239*second, 240*second, "10.0.0.1").finish(),
+		want: []string{RuleCalm},
+	},
+	"a stream breaks when something is denied": {
+		in: begin().fault("fill-disk", "paris/1", 99*second, 110*second).
+			text("0s 1s delete oslo", 230*second, 232*second).stream(180*second, 239*second, 240*second, "10.0.0.1").finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails when something is denied, after the disk of a gateway was full": {
+		in: begin().fault("fill-disk", "gateway/1", 99*second, 110*second).
+			text("0s 1s delete oslo", 230*second, 232*second).ask(239*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
 	"a request fails while the xds-server is killed": {
 		in:   begin().kill("xds-server/0", 99*second, 110*second).ask(100*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
