@@ -90,7 +90,7 @@ demo: ## show Cluster API managing two workload clusters that it cannot dial (as
 	@bin/demo
 
 .PHONY: demo-networks
-demo-networks: ## show apiservers that reach machines at three sites, beside konnectivity (as root, 90 seconds; DEMO_EXIT=1 as above)
+demo-networks: ## show apiservers that reach machines at four sites, beside konnectivity (as root, 90 seconds; DEMO_EXIT=1 as above)
 	@echo "demo-networks: installs the same parts as the demo, and builds konnectivity, a minute once. The plan follows."
 	@$(INSTALL_DEMO)
 	@cd tools/bench && go run ./install konnectivity-server konnectivity-agent
@@ -420,6 +420,13 @@ bench-full: bench-build ## the same with everything, into test/bench/results, do
 	bin/test/bench all
 	bin/test/bench forward
 	bin/test/bench report
+
+.PHONY: bench-day
+bench-day: parts.lab build ## a simulated day with 1,000 workload clusters: fails if memory, goroutines or open files grow (13 min, as root)
+	@mkdir -p bin/test
+	go test ./test/bench/scale
+	go build -o bin/test/bench ./test/bench
+	bin/test/bench day --results bin/bench
 
 .PHONY: bench-report
 bench-report: ## rewrite the tables and plots of docs/benchmarks.md and docs/benchmarks from test/bench/results

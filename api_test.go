@@ -38,7 +38,7 @@ var commandPlaces = []string{"internal/cli/..."}
 // commandOf maps the function that makes a view to the command that prints it.
 var commandOf = map[string]string{
 	"connectivityView": "fairlead test connectivity",
-	"preflightView":    "fairlead test preflight",
+	"preflightView":    preflightTitle,
 	"rotationView":     "fairlead ca status",
 	"run":              "fairlead check CLUSTER",
 	"throughView":      "fairlead test through",
@@ -52,6 +52,19 @@ var commandOf = map[string]string{
 	"clusterPage":      "fairlead status CLUSTER",
 	"versionCommand":   "fairlead version",
 }
+
+// valuesFrom maps fields of commands to the packages with the constants that they may have. Without an entry, that is
+// the package of the type.
+var valuesFrom = map[string]map[string][]string{
+	"fairlead test connectivity": {
+		"clusters[].first":      {"internal/cli/test", "pkg/diagnose/check", "pkg/diagnose/traffic"},
+		"clusters[].tests[].id": {"internal/cli/test", "pkg/diagnose/traffic"},
+	},
+	preflightTitle: {"tests[].id": {"pkg/diagnose/preflight"}},
+}
+
+// preflightTitle names two commands with the same output.
+const preflightTitle = "fairlead test preflight` and `fairlead test edge-preflight"
 
 // TestAPIListMatchesTheCode compares the list of all strings and numbers that scripts depend on with the code. A
 // change of that list is a change of the API. Run it with -update to rewrite the list.
@@ -333,7 +346,7 @@ func (l *apiList) commands() {
 					if sections[title] != nil {
 						l.t.Errorf("%s: commandOf gives the name %q to two views", p.Fset.Position(literal.Pos()), title)
 					}
-					sections[title] = fieldsOfExpr(p, keyed(literal, "Data"))
+					sections[title] = l.withValues(p, title, fieldsOfExpr(p, keyed(literal, "Data")))
 					if len(sections[title]) == 0 {
 						l.t.Errorf("%s: no fields were found", p.Fset.Position(literal.Pos()))
 					}
@@ -350,6 +363,38 @@ func (l *apiList) commands() {
 	for _, title := range slices.Sorted(maps.Keys(sections)) {
 		l.section("`"+title+"`", sections[title])
 	}
+}
+
+// withValues replaces the values of the fields in valuesFrom. p is the package of the command.
+func (l *apiList) withValues(p *typed, title string, fields []string) []string {
+	const idType = modulePath + "pkg/diagnose/check.ID"
+	for i, field := range fields {
+		path := strings.Split(field, "`")[1]
+		places := valuesFrom[title][path]
+		if places == nil {
+			if strings.HasSuffix(path, "tests[].id") {
+				l.t.Errorf("say in valuesFrom which packages have the values of %s of %s", path, title)
+			}
+			continue
+		}
+		var all []string
+		for _, place := range places {
+			from := append(slices.Clip(p.Types.Imports()), p.Types)
+			at := slices.IndexFunc(from, func(one *types.Package) bool { return one.Path() == modulePath+place })
+			if at < 0 {
+				l.t.Errorf("valuesFrom: %s does not import %s", p.PkgPath, place)
+				continue
+			}
+			found := stringsOf(from[at].Scope(), func(of types.Type) bool { return types.TypeString(of, nil) == idType })
+			if len(found) == 0 {
+				l.t.Errorf("valuesFrom: %s has no constant of type %s", place, idType)
+			}
+			all = append(all, found...)
+		}
+		head, _, _ := strings.Cut(field, ": ")
+		fields[i] = head + valueList(all)
+	}
+	return fields
 }
 
 // isView reports whether a type is the struct that commands print.
@@ -529,19 +574,30 @@ func values(of types.Type) string {
 	if !ok || basic(of.Underlying().(*types.Basic)) != "string" {
 		return ""
 	}
-	var all []string
-	scope := named.Obj().Pkg().Scope()
+	return valueList(stringsOf(named.Obj().Pkg().Scope(), func(c types.Type) bool { return types.Identical(c, of) }))
+}
+
+// stringsOf returns the values of the string constants of a scope whose types are selected.
+func stringsOf(scope *types.Scope, selected func(types.Type) bool) (all []string) {
 	for _, name := range scope.Names() {
-		if c, ok := scope.Lookup(name).(*types.Const); ok && types.Identical(c.Type(), of) &&
-			c.Val().Kind() == constant.String {
-			all = append(all, "`"+constant.StringVal(c.Val())+"`")
+		if c, ok := scope.Lookup(name).(*types.Const); ok && selected(c.Type()) && c.Val().Kind() == constant.String {
+			all = append(all, constant.StringVal(c.Val()))
 		}
 	}
-	slices.Sort(all)
+	return all
+}
+
+// valueList returns values for the end of a field; empty: there are none.
+func valueList(all []string) string {
 	if len(all) == 0 {
 		return ""
 	}
-	return ": " + strings.Join(all, ", ")
+	quoted := make([]string, len(all))
+	for i, value := range all {
+		quoted[i] = "`" + value + "`"
+	}
+	slices.Sort(quoted)
+	return ": " + strings.Join(slices.Compact(quoted), ", ")
 }
 
 func deref(of types.Type) types.Type {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestViewersReadAndForwardNothingElse binds both roles of viewer.yaml to a ServiceAccount. The documented commands
-// must work with them: fairlead status, check and config, and kubectl port-forward deployment/xds-server.
+// must work with them: fairlead status, check, config and ca status, and kubectl port-forward deployment/xds-server.
 func TestViewersReadAndForwardNothingElse(t *testing.T) {
 	const account = "viewer"
 	admin := apiserver(t)
@@ -55,6 +55,7 @@ func TestViewersReadAndForwardNothingElse(t *testing.T) {
 		}, true},
 		{"", attributes{Verb: "list", Group: "fairlead.dev", Resource: "tunnels"}, true},
 		{"", attributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"}, true},
+		{"fairlead-installation", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},
 		{"fairlead-rollout", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},
 		{"gateway-public", attributes{Verb: "get", Resource: "services", Namespace: namespace}, true},
 		{"gateway", attributes{Verb: "get", Resource: "services", Namespace: namespace}, false},

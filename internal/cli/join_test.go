@@ -85,7 +85,9 @@ func TestTheDeploymentOfJoinIsApplied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := p.must(t, nil, "join", "-n", cluster.Namespace, "c1", "--form=deployment")
+	out := p.must(
+		t, nil, "join", "-n", cluster.Namespace, "c1", "--form=deployment", "--image=registry.example.com/edge:v1",
+	)
 	for range 2 { // again, for a new token
 		sh := exec.CommandContext(t.Context(), "sh", "-eu")
 		sh.Stdin = strings.NewReader(

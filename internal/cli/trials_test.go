@@ -42,8 +42,8 @@ func TestTestRejectsInvalidCommandLines(t *testing.T) {
 	}
 }
 
-// TestTestNeedsAWayThatWorks checks that a command is not started when a Cluster does not answer, and that connectivity
-// then names the broken hop in each form of its output.
+// TestTestNeedsAWayThatWorks checks that a command is not started when a Cluster does not answer, and that through and
+// connectivity then name the broken hop in each form of their output.
 func TestTestNeedsAWayThatWorks(t *testing.T) {
 	p := newPerson(t)
 	key := serve(t, p)
@@ -51,19 +51,36 @@ func TestTestNeedsAWayThatWorks(t *testing.T) {
 	trap, junit, bundle := filepath.Join(dir, "trap"), filepath.Join(dir, "junit.xml"), filepath.Join(dir, "bundle.tar.gz")
 	flags := []string{
 		"--kubeconfig=" + p.kubeconfig, "--context=good", "-n", key.Namespace, "--via=127.0.0.1:1", "-o", "json",
+		"--junit=" + junit,
 	}
 	var stdout, stderr strings.Builder
-	args := append(append([]string{"test", "through"}, flags...), "c1", "--", "touch", trap)
-	if code := run(t.Context(), args, &stdout, &stderr); code != 1 ||
-		!strings.Contains(stderr.String(), "so the command was not started") || stdout.Len() > 0 {
-		t.Errorf("through: exit code %d, %q", code, stderr.String())
+	before := filepath.Join(dir, "before.tar.gz")
+	args := append(append([]string{"test", "through"}, flags...), "--bundle="+before, "c1", "--", "touch", trap)
+	code := run(t.Context(), args, &stdout, &stderr)
+	var through struct {
+		Status   check.Status
+		Command  struct{ Error string }
+		Clusters []struct{ Failures []struct{ Hop, Cure string } }
+	}
+	if err := json.Unmarshal([]byte(stdout.String()), &through); err != nil || code != 1 ||
+		through.Status != check.Broken || !strings.Contains(through.Command.Error, "the command was not started") ||
+		len(through.Clusters) != 1 || len(through.Clusters[0].Failures) != 1 ||
+		through.Clusters[0].Failures[0].Hop == "" || through.Clusters[0].Failures[0].Cure == "" {
+		t.Errorf("through: exit code %d, %v: %s%s", code, err, stdout.String(), stderr.String())
 	}
 	if _, err := os.Stat(trap); err == nil {
 		t.Error("the command was started")
 	}
+	if _, err := os.Stat(before); err != nil {
+		t.Errorf("through: no support bundle: %v", err)
+	}
+	if failures, cases := readJUnit(t, junit); failures != 1 || cases != 2 {
+		t.Errorf("through: JUnit has %d failures of %d", failures, cases)
+	}
+	stdout.Reset()
 	stderr.Reset()
-	args = append(append([]string{"test", "connectivity"}, flags...), "--junit="+junit, "--bundle="+bundle)
-	code := run(t.Context(), args, &stdout, &stderr)
+	args = append(append([]string{"test", "connectivity"}, flags...), "--bundle="+bundle)
+	code = run(t.Context(), args, &stdout, &stderr)
 	var got struct {
 		Clusters []struct {
 			Name   string
@@ -81,14 +98,23 @@ func TestTestNeedsAWayThatWorks(t *testing.T) {
 	if info, err := os.Stat(bundle); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the support bundle is %v, %v", info, err)
 	}
-	text, err := os.ReadFile(junit)
+	if failures, cases := readJUnit(t, junit); failures == 0 || cases < 10 {
+		t.Errorf("connectivity: JUnit has %d failures of %d", failures, cases)
+	}
+}
+
+// readJUnit returns the numbers of failures and of test cases in a file of --junit.
+func readJUnit(t *testing.T, file string) (failures, cases int) {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	var suite struct {
 		Failures int        `xml:"failures,attr"`
 		Cases    []struct{} `xml:"testcase"`
 	}
-	if err != nil || xml.Unmarshal(text, &suite) != nil || suite.Failures == 0 || len(suite.Cases) < 10 {
-		t.Errorf("%v: %s", err, text)
+	if err != nil || xml.Unmarshal(text, &suite) != nil {
+		t.Fatalf("%v: %s", err, text)
 	}
+	return suite.Failures, len(suite.Cases)
 }
 
 func TestPreflight(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 type Crowd struct {
 	total, each int
 	group       int // the most members of one network; 0: no limit
-	spare       int // of so many places, one more is for a caller that has one; 0: none is
 	fair        time.Duration
 
 	mu        sync.Mutex
@@ -55,19 +54,17 @@ func (c *Crowd) Join(address net.Addr, end func()) (leave func()) {
 
 func (c *Crowd) join(key, of string, end func()) (leave func()) {
 	c.mu.Lock()
-	if n := c.networks[of]; c.addresses[key] >= c.each || c.group > 0 && n != nil && n.members.Len() >= c.group {
+	if c.limited(key, of) {
 		c.mu.Unlock()
 		return nil
 	}
 	var gone *member
 	if c.used >= c.total {
-		switch gone = c.evictionCandidate(of); {
-		case gone != nil:
-			c.remove(gone)
-		case c.addresses[key] == 0 || c.spare == 0 || c.used >= c.total+c.total/c.spare:
+		if gone = c.evictionCandidate(of); gone == nil {
 			c.mu.Unlock()
 			return nil
 		}
+		c.remove(gone)
 	}
 	m := c.add(key, of, end)
 	c.mu.Unlock()
@@ -81,6 +78,19 @@ func (c *Crowd) join(key, of string, end func()) (leave func()) {
 	}
 }
 
+// limited reports whether an address or a network has as many members as it may have. The caller holds the lock.
+func (c *Crowd) limited(key, of string) bool {
+	n := c.networks[of]
+	return c.addresses[key] >= c.each || c.group > 0 && n != nil && n.members.Len() >= c.group
+}
+
+// needsSpare reports whether an address has a member, and only the total keeps it from another one.
+func (c *Crowd) needsSpare(key, of string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addresses[key] > 0 && !c.limited(key, of)
+}
+
 // Used returns the number of members.
 func (c *Crowd) Used() int {
 	c.mu.Lock()
@@ -88,15 +98,10 @@ func (c *Crowd) Used() int {
 	return c.used
 }
 
-// resize sets the number of members that are allowed from now on, and ends excess members of the largest networks. It
-// ends none if the number is the same as before.
+// resize sets the number of members that are allowed from now on, and ends excess members of the largest networks.
 func (c *Crowd) resize(total int) {
 	var gone []*member
 	c.mu.Lock()
-	if total == c.total {
-		c.mu.Unlock()
-		return
-	}
 	c.total = total
 	for c.used > total {
 		m := c.largest[0].first()

@@ -3,6 +3,7 @@ package limit_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fairlead/fairlead/internal/limit"
@@ -139,7 +140,36 @@ func TestACallerWithAPlaceGetsASecondOne(t *testing.T) {
 	if join(spare) != nil || s.Used() != total+spare {
 		t.Errorf("%d places are used", s.Used())
 	}
-	s.Resize(total) // nothing changes
+	if join(total) != nil {
+		t.Error("one without a place has that of a caller with two")
+	}
+	s.Resize(total)
+	s.Resize(total + 1)
+	if join(total) == nil || join(total+1) != nil {
+		t.Error("a larger total does not count")
+	}
+}
+
+// TestASpareTimeIsShort: a caller that keeps its spare place does not keep others from renewing.
+func TestASpareTimeIsShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := map[int]int{}
+		s := limit.NewShares(32, 8, 8)
+		join := func(caller int) bool {
+			name := fmt.Sprint(caller)
+			return s.Join(name, name, func() { gone[caller]++ }) != nil
+		}
+		for caller := range 32 {
+			join(caller)
+		}
+		if !join(0) || join(0) || join(1) {
+			t.Error("there is more or less than one spare place")
+		}
+		time.Sleep(time.Minute)
+		if !join(1) || gone[0] != 1 || len(gone) != 1 {
+			t.Errorf("after a minute these gave way: %v", gone)
+		}
+	})
 }
 
 func TestOneCallerHasAShareOfItsGroup(t *testing.T) {

@@ -256,8 +256,9 @@ type placed struct {
 
 // beyondShare returns the reverse tunnels that are beyond the share of their tunnel id, of all in the order of age. It
 // admits them again as Tunnel does, but the first one of each tunnel id before the second one of any. Within a tunnel
-// id lanes are last, and the first one of each edge at each worker is before the second one of any. So the tunnel ids
-// and edges with the most lose some, and what stays leaves as many as each of these needs. It sorts all.
+// id the first one of each edge at each worker is before the second one of any, and of edges that have equally many
+// lanes are last. So the tunnel ids and edges with the most lose some, and what stays leaves as many as each of these
+// needs. It sorts all.
 func (c *Control) beyondShare(all []placed, most int) (beyond []Live) {
 	inLane := func(p placed) int {
 		if p.Lane {

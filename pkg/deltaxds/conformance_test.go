@@ -103,7 +103,7 @@ func (s *server) DeltaAggregatedResources(
 			return status.Error(codes.InvalidArgument, r.GetTypeUrl())
 		}
 		s.mu.Lock()
-		if st.state.Request(kind, r) == deltaxds.NACK {
+		if st.state.Receive(kind, r) == deltaxds.NACK {
 			s.rejected = append(s.rejected, r.GetErrorDetail().GetMessage())
 		}
 		s.mu.Unlock()

@@ -242,7 +242,7 @@ func (w *world) take() bool {
 	case answer.ErrorDetail != nil:
 		want = NACK
 	}
-	if got := w.stream.Request(kind, answer); got != want {
+	if got := w.stream.Receive(kind, answer); got != want {
 		w.t.Fatalf("an answer is taken for %v, want %v", got, want)
 	}
 	if want != Outdated {
@@ -278,7 +278,7 @@ func (w *world) ask(kind int, subscribe, unsubscribe []string, nonce string) {
 		delete(y.has, name)
 		delete(y.rejected, name)
 	}
-	got := w.stream.Request(kind, &discoveryv3.DeltaDiscoveryRequest{
+	got := w.stream.Receive(kind, &discoveryv3.DeltaDiscoveryRequest{
 		ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe, ResponseNonce: nonce,
 	})
 	if want := map[bool]Answer{true: NoAnswer, false: Outdated}[nonce == ""]; got != want {
@@ -303,7 +303,7 @@ func (w *world) reconnect(invented int) {
 		for i := range invented {
 			y.has[fmt.Sprintf("invented-%d", i)] = "1"
 		}
-		w.stream.Request(kind, &discoveryv3.DeltaDiscoveryRequest{
+		w.stream.Receive(kind, &discoveryv3.DeltaDiscoveryRequest{
 			ResourceNamesSubscribe: subscribe, InitialResourceVersions: maps.Clone(y.has),
 		})
 		maps.DeleteFunc(y.has, func(name string, _ string) bool { return !y.wants(name) })

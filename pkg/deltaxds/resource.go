@@ -15,6 +15,7 @@ import (
 type Resource struct {
 	message *discoveryv3.Resource
 	version version
+	size    int // in bytes, as it is sent
 }
 
 // Encode returns a resource of a type. Its version is the SHA-256 of its content in hexadecimal digits, so every server
@@ -32,7 +33,7 @@ func Encode(typeURL, name string, content proto.Message) (*Resource, error) {
 
 // NewResource returns an encoded resource with the version that it has. The caller must not change it any more.
 func NewResource(message *discoveryv3.Resource) *Resource {
-	return &Resource{message, versionOf(message.GetVersion())}
+	return &Resource{message, versionOf(message.GetVersion()), proto.Size(message)}
 }
 
 // Message returns the resource as it is sent; nil for nil. The caller must not change it.

@@ -6,10 +6,11 @@
 // Envoy's discovery.proto. pkg/deltaxds/conformance has them as a table of exchanges.
 //
 // Trade-offs. A Stream has no lock, no goroutine and no clock. Its owner holds a lock while it calls it, so no method
-// encodes or hashes a resource: that was done when the Resource was made. A Stream keeps no resources, only names and
-// versions. What was sent counts as what the client has, whether the client accepts or rejects it. So a rejected
-// version is not sent again, but another one is, even the one before. A client that applies a part of a rejected
-// response, as Envoy does, states what it has at the begin of its next stream.
+// encodes, measures or hashes anything: that was done when the Resource and the Claims were made. Methods compare names
+// and versions. A Stream keeps no resources, only names and versions. What was sent counts as what the client has,
+// whether the client accepts or rejects it. So a rejected version is not sent again, but another one is, even the one
+// before. A client that applies a part of a rejected response, as Envoy does, states what it has at the begin of its
+// next stream.
 //
 // A type with more resources than fit into a response is sent in parts, each after the answer to the one before. Later
 // types wait for the last part, because they may refer to it, and so do the removals of earlier types.
@@ -35,11 +36,12 @@ type Stream struct {
 // names of removed resources.
 func NewStream(types, most int) Stream { return Stream{types: make([]subscription, types), most: most} }
 
-// Request applies a request for a type, and returns what it says about the last response for this type. The caller has
-// checked how many names it lists: a Stream keeps the ones to which the client subscribes, and those which the client
-// claims to have until its next response.
-func (s *Stream) Request(kind int, r *discoveryv3.DeltaDiscoveryRequest) Answer {
-	return s.types[kind].apply(r)
+// Request applies a request for a type, and returns what it says about the last response for this type. have are its
+// claims, if it is the first request for this type; those of later ones have no effect. The caller has checked how many
+// names it lists: a Stream keeps the ones to which the client subscribes, and those which the client claims to have
+// until its next response.
+func (s *Stream) Request(kind int, r *discoveryv3.DeltaDiscoveryRequest, have Claims) Answer {
+	return s.types[kind].apply(r, have)
 }
 
 // Changed records that what the client is to have of a type may have changed. It does nothing before the first request.
@@ -123,18 +125,6 @@ func (s *Stream) Respond(kind int, offer Offer) (response *discoveryv3.DeltaDisc
 	return s.send(t, d), rest
 }
 
-// Send returns the response with exactly these changes, and records that it is sent, whatever the client has. It is for
-// an owner that chooses itself what it sends when. The owner must wait until Awaits returns false.
-func (s *Stream) Send(kind int, changes Offer) *discoveryv3.DeltaDiscoveryResponse {
-	t := &s.types[kind]
-	t.update(&difference{}, changes, false)
-	d := difference{removed: changes.gone}
-	for _, r := range changes.resources {
-		d.resources = append(d.resources, r.message)
-	}
-	return s.send(t, d)
-}
-
 func (s *Stream) send(t *subscription, d difference) *discoveryv3.DeltaDiscoveryResponse {
 	t.owed, t.urgent = false, false
 	s.last++
@@ -144,9 +134,6 @@ func (s *Stream) send(t *subscription, d difference) *discoveryv3.DeltaDiscovery
 		Resources: d.resources, RemovedResources: d.removed,
 	}
 }
-
-// Awaits reports whether the last response for a type has no answer yet.
-func (s *Stream) Awaits(kind int) bool { return s.types[kind].sent != 0 }
 
 // Idle reports whether the client has answered, with an ACK or a NACK, everything that it is to have of a type.
 func (s *Stream) Idle(kind int) bool {

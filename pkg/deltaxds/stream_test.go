@@ -42,7 +42,7 @@ func drain(t *testing.T, s *deltaxds.Stream, offers [2]deltaxds.Offer) (sent []s
 			continue
 		}
 		sent = append(sent, "01"[kind:kind+1]+":"+contents(r))
-		if got := s.Request(kind, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()}); got != deltaxds.ACK {
+		if got := s.Receive(kind, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()}); got != deltaxds.ACK {
 			t.Fatalf("an ACK is taken for %v", got)
 		}
 	}
@@ -64,7 +64,7 @@ func TestRemovalsComeAfterTheChangesOfLaterTypes(t *testing.T) {
 				deltaxds.Whole([]*deltaxds.Resource{old}), deltaxds.Whole([]*deltaxds.Resource{refersToOld}),
 			}
 			for kind := range before {
-				s.Request(kind, &discoveryv3.DeltaDiscoveryRequest{})
+				s.Receive(kind, &discoveryv3.DeltaDiscoveryRequest{})
 			}
 			if got, want := drain(t, &s, before), []string{"0:old", "1:user"}; !slices.Equal(got, want) {
 				t.Fatalf("at first %v is sent, want %v", got, want)
@@ -86,11 +86,11 @@ func TestARemovalDoesNotWaitForAnAnswerOfALaterType(t *testing.T) {
 	offers := [2]deltaxds.Offer{
 		deltaxds.Whole([]*deltaxds.Resource{cluster(t, "a", 1)}), deltaxds.Whole([]*deltaxds.Resource{cluster(t, "user", 1)}),
 	}
-	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{})
+	s.Receive(0, &discoveryv3.DeltaDiscoveryRequest{})
 	drain(t, &s, offers)
-	s.Request(1, &discoveryv3.DeltaDiscoveryRequest{})
+	s.Receive(1, &discoveryv3.DeltaDiscoveryRequest{})
 	kind, _, _ := s.Next()
-	if r, _ := s.Respond(kind, offers[kind]); kind != 1 || !s.Awaits(1) {
+	if r, _ := s.Respond(kind, offers[kind]); kind != 1 || s.Idle(1) {
 		t.Fatalf("%s of type %d is sent", contents(r), kind)
 	}
 	s.Changed(0)
@@ -115,8 +115,8 @@ func TestATypeIsSentInParts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := deltaxds.NewStream(2, 1)
-			s.Request(0, &discoveryv3.DeltaDiscoveryRequest{})
-			s.Request(1, &discoveryv3.DeltaDiscoveryRequest{})
+			s.Receive(0, &discoveryv3.DeltaDiscoveryRequest{})
+			s.Receive(1, &discoveryv3.DeltaDiscoveryRequest{})
 			drain(t, &s, [2]deltaxds.Offer{deltaxds.Whole(old), deltaxds.Whole(nil)})
 			s.Changed(0)
 			s.Changed(1)
@@ -126,7 +126,7 @@ func TestATypeIsSentInParts(t *testing.T) {
 				t.Errorf("%s of type %d is sent, there is a rest: %t, and more is due: %t", contents(r), kind, rest, s.Due())
 			}
 			nack := &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce(), ErrorDetail: invalid}
-			if got := s.Request(0, nack); got != deltaxds.NACK {
+			if got := s.Receive(0, nack); got != deltaxds.NACK {
 				t.Errorf("a NACK is taken for %v", got)
 			}
 			got := drain(t, &s, offers)
@@ -144,7 +144,7 @@ func TestATypeIsSentInParts(t *testing.T) {
 // after the last part.
 func TestAPartRemovesNothing(t *testing.T) {
 	s := deltaxds.NewStream(2, 1)
-	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: map[string]string{"0": "1", "gone": "1"}})
+	s.Receive(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: map[string]string{"0": "1", "gone": "1"}})
 	all := []*deltaxds.Resource{cluster(t, "a", 1), cluster(t, "b", 1)}
 	offers := [2]deltaxds.Offer{deltaxds.Whole(all), deltaxds.Whole([]*deltaxds.Resource{cluster(t, "x", 1)})}
 	kind, _, _ := s.Next()
@@ -152,29 +152,11 @@ func TestAPartRemovesNothing(t *testing.T) {
 	if contents(r) != "a" || kind != 0 || !rest {
 		t.Fatalf("%s of type %d is sent, and there is a rest: %t", contents(r), kind, rest)
 	}
-	s.Request(1, &discoveryv3.DeltaDiscoveryRequest{})
-	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()})
+	s.Receive(1, &discoveryv3.DeltaDiscoveryRequest{})
+	s.Receive(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()})
 	got := drain(t, &s, offers)
 	if want := []string{"0:b", "1:x", "0:-0 -gone"}; !slices.Equal(got, want) {
 		t.Errorf("then %v is sent, want %v", got, want)
-	}
-}
-
-// TestAnOwnerMaySendWhatItChooses sends a change, and a part of it again after a NACK.
-func TestAnOwnerMaySendWhatItChooses(t *testing.T) {
-	s := deltaxds.NewStream(1, 0)
-	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{})
-	a, b := cluster(t, "a", 1), cluster(t, "b", 1)
-	r := s.Send(0, deltaxds.Part([]*deltaxds.Resource{b, a}, []string{"c"}))
-	if contents(r) != "a b -c" || !s.Awaits(0) || !s.Has(0, a) {
-		t.Errorf("sent %s", contents(r))
-	}
-	nack := &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce(), ErrorDetail: invalid}
-	if got := s.Request(0, nack); got != deltaxds.NACK || s.Awaits(0) {
-		t.Errorf("a NACK is taken for %v", got)
-	}
-	if r := s.Send(0, deltaxds.Part([]*deltaxds.Resource{a}, nil)); contents(r) != "a" {
-		t.Errorf("sent %s", contents(r))
 	}
 }
 
@@ -189,7 +171,7 @@ func TestVersions(t *testing.T) {
 		a.Version() + "+": true, strings.Repeat("g", 64): true,
 	} {
 		s := deltaxds.NewStream(1, 0)
-		s.Request(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: map[string]string{"a": version}})
+		s.Receive(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: map[string]string{"a": version}})
 		r, _ := s.Respond(0, deltaxds.Whole([]*deltaxds.Resource{a}))
 		if (contents(r) == "a") != sent {
 			t.Errorf("a client that has version %q is sent %q", version, contents(r))
@@ -200,7 +182,7 @@ func TestVersions(t *testing.T) {
 // BenchmarkPart measures the comparison of one change among 10,000 resources: a stream's lock is held for as long.
 func BenchmarkPart(b *testing.B) {
 	s := deltaxds.NewStream(1, 0)
-	s.Request(0, &discoveryv3.DeltaDiscoveryRequest{})
+	s.Receive(0, &discoveryv3.DeltaDiscoveryRequest{})
 	var all []*deltaxds.Resource
 	for i := range 10_000 {
 		all = append(all, cluster(b, "c"+string(rune('a'+i%26))+strings.Repeat("x", i/26), 1))
@@ -211,7 +193,7 @@ func BenchmarkPart(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		s.Request(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()})
+		s.Receive(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()})
 		s.Changed(0)
 		s.Next()
 		if r, _ = s.Respond(0, versions[i%2]); len(r.GetResources()) != 1 {

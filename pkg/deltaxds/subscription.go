@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/proto"
 )
 
 // Wildcard is the name by which a client subscribes to all resources of a type.
@@ -35,6 +34,21 @@ type known struct {
 	version version
 }
 
+// Claims are the resources that a client has by its first request for a type. The Stream that gets them keeps them.
+type Claims []known // in name order
+
+// ClaimsOf returns the claims of a request. It hashes versions, so it should be called without a lock.
+func ClaimsOf(r *discoveryv3.DeltaDiscoveryRequest) Claims {
+	all := make(Claims, 0, len(r.GetInitialResourceVersions()))
+	for name, text := range r.GetInitialResourceVersions() {
+		all = append(all, known{name, versionOf(text)})
+	}
+	slices.SortFunc(all, byName)
+	return all
+}
+
+func byName(a, b known) int { return strings.Compare(a.name, b.name) }
+
 // Answer is what a request says about a response.
 type Answer int
 
@@ -47,14 +61,14 @@ const (
 )
 
 // apply updates the subscription with a request.
-func (s *subscription) apply(r *discoveryv3.DeltaDiscoveryRequest) Answer {
+func (s *subscription) apply(r *discoveryv3.DeltaDiscoveryRequest, have Claims) Answer {
 	answer := s.answer(r)
 	subscribe, unsubscribe := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
 	if !s.asked {
 		s.asked = true
 		// A client that has never named a resource subscribes to all, as if by the wildcard.
 		s.wildcard = len(subscribe) == 0
-		s.first(subscribe, r.GetInitialResourceVersions())
+		s.first(subscribe, have)
 		subscribe = nil
 	}
 	for _, name := range subscribe {
@@ -84,7 +98,7 @@ func (s *subscription) answer(r *discoveryv3.DeltaDiscoveryRequest) Answer {
 }
 
 // first begins a subscription of a client that may have resources from an earlier stream.
-func (s *subscription) first(subscribe []string, have map[string]string) {
+func (s *subscription) first(subscribe []string, have Claims) {
 	for _, name := range subscribe {
 		if name == Wildcard {
 			s.wildcard = true
@@ -92,18 +106,17 @@ func (s *subscription) first(subscribe []string, have map[string]string) {
 			s.name(name)
 		}
 	}
-	s.known = make([]known, 0, len(have)+len(s.names))
-	for name, text := range have {
-		if s.wants(name) {
-			s.known = append(s.known, known{name, versionOf(text)})
-		}
-	}
+	s.known = slices.DeleteFunc(have, func(k known) bool { return !s.wants(k.name) })
+	var more []known
 	for name := range s.names {
-		if _, has := have[name]; !has {
-			s.known = append(s.known, known{name, unknown})
+		if _, has := s.find(name); !has {
+			more = append(more, known{name, unknown})
 		}
 	}
-	slices.SortFunc(s.known, func(a, b known) int { return strings.Compare(a.name, b.name) })
+	if len(more) > 0 {
+		s.known = append(s.known, more...)
+		slices.SortFunc(s.known, byName)
+	}
 	s.owed = s.wildcard // the client waits for it with its own start
 	s.compare()
 }
@@ -208,7 +221,7 @@ type difference struct {
 // add adds a resource if it fits, and all before it did.
 func (d *difference) add(r *Resource) bool {
 	if d.most > 0 {
-		d.size += proto.Size(r.message)
+		d.size += r.size
 		d.left = d.left || len(d.resources) > 0 && d.size > d.most
 	}
 	if !d.left {
@@ -296,7 +309,7 @@ func (s *subscription) keep(d *difference) {
 	for _, name := range d.removed {
 		s.known = append(s.known, known{name: name, version: unknown})
 	}
-	slices.SortFunc(s.known, func(a, b known) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(s.known, byName)
 	d.removed, d.held = nil, true
 }
 

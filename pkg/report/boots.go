@@ -35,6 +35,11 @@ type Boot struct {
 	size int
 }
 
+// NewBoot returns a report that was received at a time. It measures the report, which Put does not.
+func NewBoot(host string, r *reportv1.BootReport, received time.Time) *Boot {
+	return &Boot{Host: host, Received: received, Report: r, size: proto.Size(r)}
+}
+
 // Boots are the latest reports of booting machines, by tunnel id and host, within bounds. It is not safe for concurrent
 // use.
 type Boots struct {
@@ -54,32 +59,31 @@ func NewBoots(b BootBounds) *Boots { return &Boots{bounds: b, tunnels: map[strin
 
 // Put stores a report, and returns whether it is news. A report that was overtaken is not. An equal one is: it shows
 // that the machine is alive.
-func (b *Boots) Put(id, host string, r *reportv1.BootReport, now time.Time) bool {
-	b.Sweep(now)
+func (b *Boots) Put(id string, boot *Boot) bool {
+	b.Sweep(boot.Received)
 	t := b.tunnels[id]
 	if t == nil {
 		t = &tunnelBoots{machines: map[string]*Boot{}}
 		b.tunnels[id] = t
 	}
-	if old := t.machines[host]; old != nil {
-		if old.Report.GetBootId() == r.GetBootId() && old.Report.GetSequence() > r.GetSequence() {
+	if old := t.machines[boot.Host]; old != nil {
+		if old.Report.GetBootId() == boot.Report.GetBootId() && old.Report.GetSequence() > boot.Report.GetSequence() {
 			return false
 		}
-		b.remove(id, host)
+		b.remove(id, boot.Host)
 		b.tunnels[id] = t
 	}
-	size := proto.Size(r)
-	for len(t.machines) > 0 && (len(t.machines) >= b.bounds.Machines || t.bytes+size > b.bounds.Bytes) {
+	for len(t.machines) > 0 && (len(t.machines) >= b.bounds.Machines || t.bytes+boot.size > b.bounds.Bytes) {
 		b.remove(id, t.oldest())
 	}
-	for b.machines > 0 && (b.machines >= b.bounds.AllMachines || b.bytes+size > b.bounds.AllBytes) {
+	for b.machines > 0 && (b.machines >= b.bounds.AllMachines || b.bytes+boot.size > b.bounds.AllBytes) {
 		b.removeOldest()
 	}
 	b.tunnels[id] = t // which may have become empty meanwhile
-	t.machines[host] = &Boot{Host: host, Received: now, Report: r, size: size}
-	t.bytes += size
+	t.machines[boot.Host] = boot
+	t.bytes += boot.size
 	b.machines++
-	b.bytes += size
+	b.bytes += boot.size
 	return true
 }
 
@@ -102,11 +106,11 @@ func (b *Boots) Of(id string) (all []Boot) {
 	return all
 }
 
-// Each calls visit for each machine, in no order. visit must not change the store.
-func (b *Boots) Each(visit func(id, host string)) {
+// Each calls visit for the report of each machine, in no order. visit must not change the store.
+func (b *Boots) Each(visit func(id string, m *Boot)) {
 	for id, t := range b.tunnels {
-		for host := range t.machines {
-			visit(id, host)
+		for _, m := range t.machines {
+			visit(id, m)
 		}
 	}
 }

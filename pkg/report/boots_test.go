@@ -29,7 +29,7 @@ func TestBootsAreBounded(t *testing.T) {
 	put := func(id, host string, tail int) {
 		t.Helper()
 		now = now.Add(time.Second)
-		b.Put(id, host, &reportv1.BootReport{Tail: strings.Repeat("x", tail)}, now)
+		b.Put(id, NewBoot(host, &reportv1.BootReport{Tail: strings.Repeat("x", tail)}, now))
 		machines, size := 0, 0
 		for _, tunnel := range b.tunnels {
 			own := 0

@@ -12,18 +12,23 @@ import (
 )
 
 // denyInterval is the least time between two changes of what gateways deny. Each change replaces the public listener of
-// every gateway, and the owners of all namespaces can cause changes, with names that no edge has had.
-const denyInterval = 250 * time.Millisecond
+// every gateway, and the owners of all namespaces can cause changes, with names that no edge has had. Long lists change
+// less often, so that a gateway gets at most denyRate bytes a second: the longest ones every 2.2 s.
+const denyInterval, denyRate = 250 * time.Millisecond, 8 << 20
+
+// filteredBytes and deniedBytes are about what a revoked edge takes in the listener of a gateway, where two filter
+// chains have it, and in a message to its agent. An ended tunnel takes less.
+const filteredBytes, deniedBytes = 2 * 170, 60
 
 // maxRecorded and maxUnrecorded bound the revoked edges that the agents of gateways deny. Each agent gets all of them
-// with each change, about 60 bytes for an edge, and the owners of all namespaces can write names. maxRecorded is for
-// edges that have enrolled: a Tunnel's status has 100. maxUnrecorded is for other names: of edges that came with a
-// moved Cluster, or for which a status has no place, and invented ones. This server denies all.
+// with each change, and the owners of all namespaces can write names. maxRecorded is for edges that have enrolled: a
+// Tunnel's status has 100. maxUnrecorded is for other names: of edges that came with a moved Cluster, or for which a
+// status has no place, and invented ones. This server denies all.
 const maxRecorded, maxUnrecorded = 131_072, 16_384
 
-// maxFiltered bounds the revoked edges that the listeners of gateways deny, about 170 bytes each, twice. Envoy compares
-// each with the leaf of each handshake. The agents of gateways deny more, so a listener matters only while its agent
-// does not answer. maxFilteredOfTunnel bounds those of one Tunnel: the last ones, because a leaf lives for a day.
+// maxFiltered bounds the revoked edges that the listeners of gateways deny. Envoy compares each with the leaf of each
+// handshake. The agents of gateways deny more, so a listener matters only while its agent does not answer.
+// maxFilteredOfTunnel bounds those of one Tunnel: the last ones, because a leaf lives for a day.
 const maxFiltered, maxFilteredOfTunnel = 16_384, 64
 
 // denials are the revoked edges and the ended tunnels.
@@ -32,7 +37,7 @@ type denials struct {
 	denied   model.Denied         // for agents, sorted: a reverse tunnel outlives its certificate
 	filter   model.Denied         // for Envoys: a part of the edges, and the ids for which a valid leaf can exist
 	changed  chan struct{}        // closed when denied changes
-	timer    *time.Timer          // for the next id to leave filter, or the end of denyInterval; nil: there is none
+	timer    *time.Timer          // for the next id to leave filter, or the end of the interval; nil: there is none
 	stopped  bool
 	stale    bool      // denied and filter may not match the tunnels and ended
 	resolved time.Time // when they last did
@@ -42,14 +47,12 @@ func newDenials() denials {
 	return denials{ended: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// resolve updates denied and filter, and returns whether filter has changed. next is the time of its next change
-// without an event; zero: there is none. If revoked leaves out edges, they may have changed, so d.changed is closed in
-// any case.
+// resolve returns what denied and filter have to be. next is the time of the next change of filter without an event;
+// zero: there is none.
 func (d *denials) resolve(
-	now time.Time, revoked []model.EdgeRef, omitted int, filtered []model.EdgeRef,
-) (changed bool, next time.Time) {
-	d.stale, d.resolved = false, now
-	denied, filter := model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: filtered}
+	now time.Time, revoked, filtered []model.EdgeRef,
+) (denied, filter model.Denied, next time.Time) {
+	denied, filter = model.Denied{Edges: revoked, IDs: slices.Sorted(maps.Keys(d.ended))}, model.Denied{Edges: filtered}
 	for _, id := range denied.IDs {
 		until := d.ended[id]
 		if !until.After(now) {
@@ -60,14 +63,17 @@ func (d *denials) resolve(
 			next = until
 		}
 	}
-	if omitted > 0 || !equal(denied, d.denied) {
+	return denied, filter, next
+}
+
+// set updates denied and filter. If news is set, those that follow denied are notified.
+func (d *denials) set(now time.Time, denied, filter model.Denied, news bool) {
+	d.stale, d.resolved, d.filter = false, now, filter
+	if news {
 		d.denied = denied
 		close(d.changed)
 		d.changed = make(chan struct{})
 	}
-	changed = !equal(filter, d.filter)
-	d.filter = filter
-	return changed, next
 }
 
 func equal(a, b model.Denied) bool {
@@ -97,30 +103,38 @@ func (s *Server) Ended(ids map[string]time.Time) {
 	s.deny()
 }
 
+// interval is the time until the next change.
+func (d *denials) interval() time.Duration {
+	bytes := (len(d.filter.Edges)+len(d.filter.IDs))*filteredBytes + (len(d.denied.Edges)+len(d.denied.IDs))*deniedBytes
+	return max(denyInterval, time.Duration(bytes)*time.Second/denyRate)
+}
+
 // deny applies changes of the denials, if there are any: it updates the listeners of gateways and closes the streams
-// of denied edges. It applies those within denyInterval after the last ones together, at its end. Before everything is
+// of denied edges. It applies those within the interval after the last ones together, at its end. Before everything is
 // published it applies them at once, because the first streams must not miss any. The caller holds s.publishing.
 func (s *Server) deny() {
 	if !s.denials.stale {
 		return
 	}
 	now := s.now()
-	if due := s.denials.resolved.Add(denyInterval); s.Published() && now.Before(due) {
+	if due := s.denials.resolved.Add(s.denials.interval()); s.Published() && now.Before(due) {
 		s.mu.Lock()
 		s.schedule(now, due)
 		s.mu.Unlock()
 		return
 	}
 	revoked, omitted, filtered := s.revoked()
+	denied, filter, next := s.denials.resolve(now, revoked, filtered)
+	news := omitted > 0 || !equal(denied, s.denials.denied) // those that are left out may have changed
+	changed := !equal(filter, s.denials.filter)
 	s.mu.Lock()
-	before := s.denials.changed
-	changed, next := s.denials.resolve(now, revoked, omitted, filtered)
+	s.denials.set(now, denied, filter, news)
 	s.schedule(now, next)
 	s.mu.Unlock()
 	if changed {
 		s.relisten()
 	}
-	if s.denials.changed == before {
+	if !news {
 		return
 	}
 	s.log.Info(

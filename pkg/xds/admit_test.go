@@ -227,6 +227,38 @@ func TestDenialsAreAppliedTogether(t *testing.T) {
 	})
 }
 
+// TestLongDenyListsChangeLessOften: owners of namespaces decide how often a list changes, and how long it is.
+func TestLongDenyListsChangeLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tunnels, each, changes, every = 300, 1024, 100, 100 * time.Millisecond
+		var log logtest.Journal
+		s := xds.NewServer(inst, slog.New(slog.NewTextHandler(&log, nil)))
+		defer s.Close()
+		all := make([]model.WorkloadCluster, tunnels)
+		for i := range all {
+			all[i] = workload(fmt.Sprintf("c%dx", i))
+			for n := range each {
+				all[i].Revoked = append(all[i].Revoked, fmt.Sprintf("edge-%d", n))
+			}
+			all[i].Recorded = each
+		}
+		publish(s, all...)
+		time.Sleep(time.Minute)
+		before, wc := log.Count("denials changed"), workload("other")
+		for i := range changes {
+			wc.Revoked = []string{fmt.Sprintf("edge-%d", i)}
+			s.Publish(wc.Key, &wc)
+			time.Sleep(every)
+		}
+		_, _, filtered := s.Revoked()
+		denied, _ := s.Denied()
+		most := int(changes*every.Seconds()*xds.DenyRate)/(len(filtered)*340+len(denied.Edges)*60) + 2
+		if n := log.Count("denials changed") - before; n < 2 || n > most {
+			t.Errorf("%d changes of %d edges were applied %d times, want at most %d", changes, len(denied.Edges), n, most)
+		}
+	})
+}
+
 // TestOtherChangesResolveNoDenials: each resolution reads all tunnels, and a fleet always has some that are withheld.
 func TestOtherChangesResolveNoDenials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,10 +20,14 @@ func (s *Server) ClusterMetrics() prometheus.Collector {
 // Keys returns the workload clusters that are served, by Tunnel.spec.id.
 func (s *Server) Keys() map[string]model.Key {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	all := make(map[string]model.Key, len(s.clusters))
-	for key := range s.clusters {
-		all[s.clusters[key].ID] = key
+	keys, ids := make([]model.Key, 0, len(s.clusters)), make([]string, 0, len(s.clusters))
+	for key, wc := range s.clusters {
+		keys, ids = append(keys, key), append(ids, wc.ID)
+	}
+	s.mu.RUnlock()
+	all := make(map[string]model.Key, len(keys))
+	for i, id := range ids {
+		all[id] = keys[i]
 	}
 	return all
 }

@@ -33,36 +33,44 @@ type edge struct {
 func (s *Server) enterEdge(subject model.Subject, conn adsConn, end func(error)) (*stream, error) {
 	e := &edge{stream: newStream(s, subject, conn, end), pace: s.limits.newPace()}
 	e.source = e
+	if err := s.register(e); err != nil {
+		return nil, err
+	}
+	s.logEdge(e.subject, "stream opened", "node", e.subject.Node, "role", e.subject.Role)
+	return &e.stream, nil
+}
+
+// register enters a stream in the tables of the server.
+func (s *Server) register(e *edge) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open.Err() != nil {
-		return nil, errShutdown
+		return errShutdown
 	}
 	if err := s.admit(e.subject); err != nil {
-		return nil, err
+		return err
 	}
 	t := s.tunnels[e.subject.ID]
 	if err := s.limits.evictFor(t, e.subject.Node); err != nil {
-		return nil, err
+		return err
 	}
 	s.streams++
 	e.number = s.streams
 	s.edges[e] = true
 	t.streams[e] = true
-	s.logEdge(e.subject, "stream opened", "node", e.subject.Node, "role", e.subject.Role)
-	return &e.stream, nil
+	return nil
 }
 
 func (e *edge) exit() {
 	e.leave()
 	s := e.server
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.edges, e)
 	delete(s.outdated.waiting, e)
 	if t, ok := s.tunnels[e.subject.ID]; ok {
 		delete(t.streams, e)
 	}
+	s.mu.Unlock()
 	s.logEdge(e.subject, "stream closed", "node", e.subject.Node)
 }
 

@@ -1,14 +1,15 @@
 package xds
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/fairlead/fairlead/internal/limit"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// DenyInterval is the least time between two changes of what gateways deny.
-const DenyInterval = denyInterval
+// DenyInterval is the least time between two changes of what gateways deny. DenyRate is in bytes a second.
+const DenyInterval, DenyRate = denyInterval, denyRate
 
 // Unlimited removes the limits of the edges of one tunnel.
 func (s *Server) Unlimited() {
@@ -53,3 +54,12 @@ func (s *Server) SetMaxResponse(bytes int) { s.maxResponse = bytes }
 
 // SetTunnelStreams sets how many streams the edges of one tunnel may have.
 func (s *Server) SetTunnelStreams(n int) { s.limits.tunnelStreams = n }
+
+// SetLog replaces the log. There must be no streams yet.
+func (s *Server) SetLog(log *slog.Logger) { s.log = log }
+
+// Probe returns when it has had the lock.
+func (s *Server) Probe() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+}

@@ -106,13 +106,14 @@ func (s *Server) observe(emit metrics.Emit) {
 			prepared++
 		}
 	}
-	emit("fairlead_xds_gateways", float64(len(s.inst.Gateways)))
+	gateways, withheld, denied := len(s.inst.Gateways), len(s.withheld.ids), s.denials.denied
+	s.mu.RUnlock() // emit may block
+	emit("fairlead_xds_gateways", float64(gateways))
 	emit("fairlead_xds_tunnels", float64(served-prepared), "served")
 	emit("fairlead_xds_tunnels", float64(prepared), "prepared")
-	emit("fairlead_xds_tunnels", float64(len(s.withheld.ids)), "withheld")
-	emit("fairlead_xds_denied", float64(len(s.denials.denied.Edges)), "edge")
-	emit("fairlead_xds_denied", float64(len(s.denials.denied.IDs)), "tunnel")
-	s.mu.RUnlock()
+	emit("fairlead_xds_tunnels", float64(withheld), "withheld")
+	emit("fairlead_xds_denied", float64(len(denied.Edges)), "edge")
+	emit("fairlead_xds_denied", float64(len(denied.IDs)), "tunnel")
 	for _, role := range roles {
 		emit("fairlead_xds_streams", float64(streams[role]), string(role))
 		emit("fairlead_xds_refusing_nodes", float64(refusing[role]), string(role))

@@ -52,8 +52,8 @@ func (st *gateway) exit() {
 	st.shutdown()
 	st.leave()
 	st.server.mu.Lock()
-	defer st.server.mu.Unlock()
 	delete(st.server.gatewayStreams, st)
+	st.server.mu.Unlock()
 	st.logger().Info("stream closed")
 }
 

@@ -61,9 +61,11 @@ func (s *Server) SetGateways(gateways []model.Gateway) {
 		}
 		return a == b
 	})
+	inst := s.inst
+	inst.Gateways = gateways
+	profiles := newProfiles(inst, s.target, s.profiles.record)
 	s.mu.Lock()
-	s.inst.Gateways = gateways
-	s.profiles = newProfiles(s.inst, s.target, s.profiles.record)
+	s.inst, s.profiles = inst, profiles
 	s.mu.Unlock()
 	s.log.Info(
 		"gateways changed", "gateways", len(gateways), "first", gateways[0].Name, "last", gateways[len(gateways)-1].Name,
@@ -109,9 +111,10 @@ func (s *Server) setCommon(changes changes) {
 		}
 	}
 	s.common = common
+	taken := namesOf(common, static)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = namesOf(common, static)
+	s.taken = taken
 }
 
 // same reports whether a resource is equal to the previous one; nil: there was none.

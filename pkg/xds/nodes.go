@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/pkg/deltaxds"
 	"github.com/fairlead/fairlead/pkg/model"
+	"github.com/fairlead/fairlead/pkg/rollout"
 	"github.com/fairlead/fairlead/pkg/xds/csds"
 	"github.com/fairlead/fairlead/pkg/xds/progress"
 )
@@ -16,17 +17,19 @@ import (
 // Status returns the client status discovery service of this server's nodes.
 func (s *Server) Status() *csds.Service { return csds.NewService(s.nodes) }
 
-// nodes lists the nodes with an open stream, in the order of their names.
+// nodes lists the nodes with an open stream, in the order of their names. The list is made without the lock.
 func (s *Server) nodes() []csds.Node {
 	s.mu.RLock()
-	all := make([]csds.Node, 0, len(s.gatewayStreams)+len(s.edges))
-	for st := range s.gatewayStreams {
-		all = append(all, s.node(st.subject, st.progress, st.publishedOf))
-	}
-	for e := range s.edges {
-		all = append(all, s.node(e.subject, e.progress, e.publishedOf))
-	}
+	p := s.profiles
+	hosts, edges := slices.Collect(maps.Keys(s.gatewayStreams)), slices.Collect(maps.Keys(s.edges))
 	s.mu.RUnlock()
+	all := make([]csds.Node, 0, len(hosts)+len(edges))
+	for _, st := range hosts {
+		all = append(all, nodeOf(st.subject, p.of(st.subject).profile, st.progress, st.publishedOf))
+	}
+	for _, e := range edges {
+		all = append(all, nodeOf(e.subject, p.of(e.subject).profile, e.progress, e.publishedOf))
+	}
 	slices.SortFunc(all, func(a, b csds.Node) int { return strings.Compare(a.Subject.Node, b.Subject.Node) })
 	return all
 }
@@ -34,10 +37,12 @@ func (s *Server) nodes() []csds.Node {
 // publishedOf returns the published resources of one type whose names wanted accepts, in name order.
 type publishedOf func(typeURL string, wanted func(name string) bool) []csds.Resource
 
-// node describes one node. The caller holds s.mu.
-func (s *Server) node(subject model.Subject, progress []progress.Progress, published publishedOf) csds.Node {
+// nodeOf describes one node.
+func nodeOf(
+	subject model.Subject, profile rollout.Profile, progress []progress.Progress, published publishedOf,
+) csds.Node {
 	all := typesOf(subject.Role)
-	n := csds.Node{Subject: subject, Profile: s.profiles.of(subject).profile.ID(), Types: make([]csds.Type, len(all))}
+	n := csds.Node{Subject: subject, Profile: profile.ID(), Types: make([]csds.Type, len(all))}
 	for i, typeURL := range all {
 		ofType := func(wanted func(string) bool) []csds.Resource { return published(typeURL, wanted) }
 		n.Types[i] = csds.Type{URL: typeURL, Answers: &progress[i].Answers, Published: ofType}

@@ -110,13 +110,6 @@ func (p *profiles) of(node model.Subject) rendering {
 // differs reports whether a node is served another profile than the current one.
 func (p *profiles) differs(node model.Subject) bool { return p.of(node).profile != p.current.profile }
 
-// profileOf returns the short name of the profile that a node is served.
-func (s *Server) profileOf(node model.Subject) string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.profiles.of(node).profile.ID()
-}
-
 // SetRollout replaces the record of rollouts; nil: there is none, and all nodes are served what this server is
 // configured for. Gateways receive their changes at once, edges in the same way as a change of the gateways.
 func (s *Server) SetRollout(record *rollout.Record) {

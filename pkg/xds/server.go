@@ -60,15 +60,18 @@ type Server struct {
 
 	maxResponse int // see the constant; changed only in tests
 
-	// publishing orders changes: each publisher holds it while it builds and sends. No stream of an edge takes it.
+	// publishing orders changes: each publisher holds it while it builds, encodes, hashes and sends. So a change waits for
+	// the ones before it, and the first request of a gateway's stream for the change that is being made. Nothing else
+	// takes it, in particular no stream of an edge and no call of the hub.
 	publishing sync.Mutex
 	common     map[string]types.Resource // the Envoy clusters of every gateway, whose names no tunnel may have
 	rendered   map[model.Key][]string    // names of the Envoy clusters of each workload cluster
 	networks   networks
 	replaced   bool // there was a Replace
 
-	// mu guards the fields below. Nothing is built, marshalled or hashed while it is held. A change of published state
-	// takes publishing first, so the holder of publishing may read without mu.
+	// mu guards the fields below. Every stream waits for it. So no resource is built, encoded or hashed while it is held,
+	// and nothing is logged. A change of published state takes publishing first, so the holder of publishing may read
+	// without mu.
 	mu             sync.RWMutex
 	inst           model.Installation // without gateways: they are not known yet
 	outdated       outdatedEdges

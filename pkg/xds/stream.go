@@ -69,8 +69,9 @@ type adsConn = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesSe
 // it is sent, so there is no queue, and a slow node delays no other. The certificate selects the resources, and no
 // request can select others.
 //
-// Requests are decoded, and resources are built, encoded and hashed, without any lock: a hostile node must not delay
-// changes of others.
+// Requests are decoded, what they claim is hashed, and resources are built, encoded and hashed, without the locks: a
+// hostile node must not delay changes of others. What all gateways share is built when it changes, under the lock
+// publishing of the server.
 type stream struct {
 	server  *Server
 	subject model.Subject
@@ -206,11 +207,24 @@ func (st *stream) receive(ctx context.Context, r *discoveryv3.DeltaDiscoveryRequ
 		return err
 	}
 	st.server.figures.Answer(st.subject.Role, &st.progress[kind], r)
+	have := st.claims(kind, r)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.state.Request(kind, r)
+	st.state.Request(kind, r, have)
 	st.startSending()
 	return nil
+}
+
+// claims returns what the node says it has in its first request for a type. The goroutine that receives calls it, so no
+// other request comes in between.
+func (st *stream) claims(kind int, r *discoveryv3.DeltaDiscoveryRequest) deltaxds.Claims {
+	st.mu.Lock()
+	asked := st.state.Asked(kind)
+	st.mu.Unlock()
+	if asked {
+		return nil
+	}
+	return deltaxds.ClaimsOf(r)
 }
 
 // identify checks the node that a request claims to come from. The first request must name it. Later ones may, but

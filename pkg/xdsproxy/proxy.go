@@ -5,7 +5,8 @@
 // and that scopes and listeners refer to Envoy clusters.
 //
 // What happens is decided in package relay, which has no I/O. This package turns messages, files and timers into its
-// events, one at a time, and executes its effects: nothing is encoded, hashed or written while the lock is held.
+// events, one at a time, and executes its effects: nothing is encoded, hashed or written while the lock is held, except
+// the text of String and Describe, for people.
 package xdsproxy
 
 import (

@@ -93,7 +93,8 @@ func (p *Proxy) read(s *session, conn discoveryv3.AggregatedDiscoveryService_Del
 	}
 }
 
-// requested returns the event of a request. An error ends the stream.
+// requested returns the event of a request. An error ends the stream. What Envoy unsubscribes from is ignored: it
+// subscribes to nothing by name, and the subscription to all resources of a type lasts as long as the stream.
 func requested(id uint64, q *discoveryv3.DeltaDiscoveryRequest) (relay.Requested, error) {
 	k, ok := relay.KindOf(q.GetTypeUrl())
 	if !ok {

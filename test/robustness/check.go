@@ -68,6 +68,9 @@ const (
 	// relayedFor is how long requests at another gateway may fail because of a gateway's fault: it may have relayed the
 	// tunnels to that one, and a gateway that hangs is replaced only after a while.
 	relayedFor = 20 * time.Second
+	// doubtFor is how long after a fault of its disk a gateway may have connections without a record. If something is
+	// denied meanwhile, it closes all of them within closedFor, with the streams in them (docs/security.md).
+	doubtFor, closedFor = 3 * time.Minute, 40 * time.Second
 	// lateShare of a bound voids it: a canary that was late for that long proves that the machine was.
 	lateShare = 20
 )
@@ -147,6 +150,8 @@ type span struct {
 	networks   bool // as Step.BreaksNetworks
 	all        bool // as Step.BreaksAll
 	brief      bool // as Step.Brief
+	doubts     bool // as Step.Doubts
+	denies     bool // as Step.Denies
 	// redundant says of a fault of one of two edges that nothing else may have broken what the other one carries.
 	redundant bool
 	confirmed time.Duration // of a revocation: when it was; 0: it was not
@@ -327,7 +332,7 @@ func (r *record) readStep(e Entry) {
 	} else {
 		s.breaks, s.blinds, s.relays = steps[0].Breaks(), steps[0].Blinds(), steps[0].Relays()
 		s.networks, s.all, s.fault = steps[0].BreaksNetworks(), steps[0].BreaksAll(), steps[0].Action.IsFault()
-		s.action, s.brief = steps[0].Action, steps[0].Brief()
+		s.action, s.brief, s.doubts, s.denies = steps[0].Action, steps[0].Brief(), steps[0].Doubts(), steps[0].Denies()
 	}
 	r.steps = append(r.steps, s)
 }
@@ -492,6 +497,22 @@ func (r *record) excused(ask, answer Entry, from time.Duration) bool {
 		}
 		until, open := s.over(after)
 		return open || until >= from
+	}) || r.inDoubt(ask, answer)
+}
+
+// inDoubt reports whether a gateway may have closed the connection of an open request, because it had no record of it
+// when an edge or a tunnel was denied.
+func (r *record) inDoubt(ask, answer Entry) bool {
+	if ask.Bound > 0 && ask.Client != Idle || inSecond(ask.Cluster) {
+		return false
+	}
+	during := func(s span, after time.Duration) bool {
+		return s.begin <= answer.At && (s.open || s.end+after >= answer.At)
+	}
+	return slices.ContainsFunc(r.steps, func(disk span) bool {
+		return disk.doubts && during(disk, doubtFor) && slices.ContainsFunc(r.steps, func(s span) bool {
+			return s.denies && during(s, closedFor) && (s.open || s.end >= disk.begin)
+		})
 	})
 }
 
@@ -728,6 +749,8 @@ const (
 	goFactor, goMore = 2, 64
 	// A gateway replaces its log of tunnels when it has 8 MiB, and has two of them for a while.
 	diskFactor, diskMore = 2, 20 << 20
+	// An edge has no such log, and its disk has 4 MiB.
+	edgeDiskMore = 1 << 20
 	// Objects do not vary, but a Cluster that exists in the end may not have existed before.
 	objectsFactor, objectsMore = 1, 40
 )
@@ -747,7 +770,10 @@ func (r *record) checkUsage() {
 			continue
 		}
 		b, known := before[e.Process]
-		files := b.Files*filesFactor + filesMore
+		files, disk := b.Files*filesFactor+filesMore, b.Disk*diskFactor+diskMore
+		if e.Process == "edge-agent" {
+			disk = b.Disk*diskFactor + edgeDiskMore
+		}
 		if strings.HasSuffix(e.Process, "-envoy") {
 			files += laneFiles
 		}
@@ -764,7 +790,7 @@ func (r *record) checkUsage() {
 			r.find(RuleUsage, e.At, "%s has %d open files, before at most %d", e.Name, e.Files, b.Files)
 		case e.Goroutines > b.Goroutines*goFactor+goMore:
 			r.find(RuleUsage, e.At, "%s has %d goroutines, before at most %d", e.Name, e.Goroutines, b.Goroutines)
-		case e.Disk > b.Disk*diskFactor+diskMore:
+		case e.Disk > disk:
 			r.find(RuleUsage, e.At, "%s stores %d KiB, before at most %d", e.Name, e.Disk>>10, b.Disk>>10)
 		case e.Objects > b.Objects*objectsFactor+objectsMore:
 			r.find(RuleUsage, e.At, "%s are %d, before %d", e.Name, e.Objects, b.Objects)

@@ -208,6 +208,12 @@ func (s story) usage(after bool, e Entry) story {
 	return s.add(e)
 }
 
+// disk adds the size of the state folder of a process, before the first step and after the last one.
+func (s story) disk(process string, before, after uint64) story {
+	return s.add(Entry{Kind: KindUsage, Process: process, Disk: before},
+		Entry{Kind: KindUsage, Process: process, After: true, Disk: after})
+}
+
 var good = Entry{Answer: "paris#1", Edge: "10.0.0.1"}
 
 var stories = map[string]struct {
@@ -362,6 +368,25 @@ var stories = map[string]struct {
 	"a request fails long after another gateway was frozen": {
 		in: begin().freeze("gateway/0/envoy", 99*second, 110*second).
 			ask(131*second, second, Entry{Error: "reset"}).finish(),
+		want: []string{RuleCalm},
+	},
+	"a stream breaks when something is denied, after the disk of a gateway was full": {
+		in: begin().fault("fill-disk", "gateway/1", 99*second, 110*second).
+			text("0s 1s delete oslo", 230*second, 232*second).stream(180*second, 239*second, 240*second, "10.0.0.1").finish(),
+	},
+	"a stream breaks after the disk of a gateway was full": {
+		in: begin().fault("fill-disk", "gateway/1", 99*second, 110*second).
+			stream(180*second, 239*second, 240*second, "10.0.0.1").finish(),
+		want: []string{RuleCalm},
+	},
+	"a stream breaks when something is denied": {
+		in: begin().fault("fill-disk", "paris/1", 99*second, 110*second).
+			text("0s 1s delete oslo", 230*second, 232*second).stream(180*second, 239*second, 240*second, "10.0.0.1").finish(),
+		want: []string{RuleCalm},
+	},
+	"a request fails when something is denied, after the disk of a gateway was full": {
+		in: begin().fault("fill-disk", "gateway/1", 99*second, 110*second).
+			text("0s 1s delete oslo", 230*second, 232*second).ask(239*second, second, Entry{Error: "reset"}).finish(),
 		want: []string{RuleCalm},
 	},
 	"a request fails while the xds-server is killed": {
@@ -704,13 +729,16 @@ var stories = map[string]struct {
 	"goroutines vary": {
 		in: begin().usage(false, Entry{Goroutines: 40}).usage(true, Entry{Goroutines: 60}).finish(),
 	},
-	"a state folder grows": {
-		in:   begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 24 << 20}).finish(),
+	"the state folder of a gateway grows": {
+		in:   begin().disk("gateway-agent", 10<<10, 24<<20).finish(),
 		want: []string{RuleUsage},
 	},
-	"a state folder varies": {
-		in: begin().usage(false, Entry{Disk: 10 << 10}).usage(true, Entry{Disk: 16 << 20}).finish(),
+	"the state folder of a gateway varies": {in: begin().disk("gateway-agent", 10<<10, 16<<20).finish()},
+	"the state folder of an edge grows": {
+		in:   begin().disk("edge-agent", 10<<10, 2<<20).finish(),
+		want: []string{RuleUsage},
 	},
+	"the state folder of an edge varies": {in: begin().disk("edge-agent", 10<<10, 200<<10).finish()},
 	"objects are left behind": {
 		in:   begin().usage(false, Entry{Objects: 90}).usage(true, Entry{Objects: 140}).finish(),
 		want: []string{RuleUsage},
@@ -748,6 +776,32 @@ func TestCheck(t *testing.T) {
 				t.Errorf("violations %q, void %q, want %q and %q", rules, voids, tt.want, tt.voids)
 			}
 		})
+	}
+}
+
+// TestOutagesOutlastTheirBound: the kept outages are long enough to find each Tunnel and network that stays ready.
+func TestOutagesOutlastTheirBound(t *testing.T) {
+	h, found := begin(), map[string]bool{}
+	for _, s := range scheduleFile(t, "testdata/long/outages.txt") {
+		name, _, _ := strings.Cut(s.Target, "/")
+		found[name] = false
+		h = h.text(s.String(), s.At, s.End()).add(
+			Entry{Kind: KindExpect, Cluster: name, Answer: name, Up: true, Settled: true},
+			Entry{Kind: KindReady, Cluster: name, Up: true})
+		for at := s.At; at < s.End(); at += 5 * second {
+			h = h.ask(at, second, Entry{Error: "it does not answer"})
+			h[len(h)-2].Cluster = name
+		}
+	}
+	for _, v := range Check(h) {
+		if name, _, _ := strings.Cut(v.What, ","); v.Rule == RuleReady {
+			found[name] = true
+		}
+	}
+	for name, is := range found {
+		if !is {
+			t.Errorf("it is not found that %s stays ready", name)
+		}
 	}
 }
 

@@ -44,11 +44,10 @@ type clients struct {
 	done sync.WaitGroup
 }
 
-// startClients starts clients of all kinds for all members, and a canary.
+// startClients starts clients of all kinds for all members.
 func (in *installation) startClients(ctx context.Context) *clients {
 	ctx, stop := context.WithCancel(ctx)
 	c := &clients{in: in, stop: stop}
-	c.done.Go(func() { in.canary(ctx) })
 	c.done.Go(func() { in.repeat(ctx, stealEvery, in.steal) })
 	c.done.Go(func() { in.repeat(ctx, stealEvery, in.impersonate) })
 	for _, r := range in.remotes {
@@ -227,18 +226,26 @@ func (in *installation) watch(ctx context.Context, m *member, p traffic.Path) {
 	in.history.Add(answer)
 }
 
-// canary records when it runs later than it should.
-func (in *installation) canary(ctx context.Context) {
-	for {
-		begin := time.Now()
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(tick):
+// startCanary starts what records when it runs later than it should, until the returned function is called.
+func startCanary(ctx context.Context, history *Recorder) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			begin := time.Now()
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(tick):
+			}
+			if late := time.Since(begin) - tick; late > tolerance {
+				history.Add(Entry{Kind: KindLate, Late: late})
+			}
 		}
-		if late := time.Since(begin) - tick; late > tolerance {
-			in.history.Add(Entry{Kind: KindLate, Late: late})
-		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
 	}
 }
 
@@ -380,7 +387,7 @@ func (in *installation) settled(ctx context.Context, within time.Duration) error
 					return err
 				}
 			}
-			if err := m.kubeconfig(ctx); err != nil {
+			if err := m.kubeconfig(ctx, v1alpha1.KubeconfigModeSNI); err != nil {
 				return err
 			}
 			if !m.isUp() {
@@ -402,9 +409,10 @@ func isReady(ready bool, err error) error {
 	return err
 }
 
-// kubeconfig returns nil if the kubeconfig of a member works, or if it should not.
-func (m *member) kubeconfig(ctx context.Context) error {
-	if !m.named || !m.isUp() {
+// kubeconfig returns nil if the kubeconfig of a member works, which has a mode, or if it should not: in the mode sni a
+// client verifies the name of the Cluster.
+func (m *member) kubeconfig(ctx context.Context, mode v1alpha1.KubeconfigMode) error {
+	if m.real == nil || !m.named && mode == v1alpha1.KubeconfigModeSNI || !m.isUp() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, traffic.RequestTimeout)
@@ -451,7 +459,7 @@ func (in *installation) last(ctx context.Context) {
 			continue
 		}
 		used := Entry{Kind: KindKubeconfig, Cluster: m.name}
-		if err := m.kubeconfig(ctx); err != nil {
+		if err := m.kubeconfig(ctx, v1alpha1.KubeconfigModeSNI); err != nil {
 			used.Error = err.Error()
 		}
 		in.history.Add(used)

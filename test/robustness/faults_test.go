@@ -106,23 +106,57 @@ func (in *installation) start(ctx context.Context, s Step) (end func() error, er
 		service.Hold()
 		return func() error { service.Resume(); return nil }, nil
 	}
-	if s.Action == NoFiles || s.Action == NoMemory {
-		in.mayCrash(service)
-	}
 	pid := service.Process().PID()
 	if agent != nil {
 		if pid, err = agent.EnvoyPID(); err != nil {
 			return nothing, nil // it is down because of another fault
 		}
 	}
+	if resource, is := limited[s.Action]; is {
+		return in.limitResource(s, pid, service.Process().Name, resource)
+	}
 	return faultOf(pid, s.Action)
 }
 
-// mayCrash records that a program and its Envoy may crash.
-func (in *installation) mayCrash(s *proc.Service) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.fragile = append(in.fragile, s.Process().Name)
+// limited are the resources of which a process can use no more, by the fault.
+var limited = map[Action]int{NoFiles: unix.RLIMIT_NOFILE, NoMemory: unix.RLIMIT_DATA}
+
+// limitResource begins such a fault of a process, which may crash because of it. An Envoy that an agent starts
+// meanwhile inherits the limit, so that one ends with the fault too.
+func (in *installation) limitResource(s Step, pid int, log string, resource int) (end func() error, err error) {
+	inherited := nothing
+	if owner, isAgent := strings.CutSuffix(s.Target, "/agent"); isAgent {
+		_, agent, err := in.process(owner + "/envoy")
+		if err != nil {
+			return nil, err
+		}
+		inherited = func() error {
+			pid, err := agent.EnvoyPID()
+			if err != nil {
+				return nil // there is none
+			}
+			return unlimit(pid, resource)
+		}
+	}
+	calm := in.mayCrash(log)
+	stop, err := faultOf(pid, s.Action)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		defer calm()
+		return errors.Join(stop(), inherited())
+	}, nil
+}
+
+// unlimit lets a process use as much of a resource as it may.
+func unlimit(pid, resource int) error {
+	var limits unix.Rlimit
+	if err := unix.Prlimit(pid, resource, nil, &limits); err != nil {
+		return unlessGone(err)
+	}
+	limits.Cur = limits.Max
+	return unlessGone(unix.Prlimit(pid, resource, &limits, nil))
 }
 
 // clockError is how wrong clocks may be, as docs/edge.md promises.
@@ -205,13 +239,13 @@ func faultOf(pid int, action Action) (end func() error, err error) {
 		if err != nil {
 			return nothing, nil // it has ended
 		}
-		return limit(pid, unix.RLIMIT_NOFILE, uint64(files), signal)
+		return limit(pid, limited[action], uint64(files), signal)
 	case NoMemory:
 		size, err := proc.Data(pid)
 		if err != nil {
 			return nothing, nil // it has ended
 		}
-		return limit(pid, unix.RLIMIT_DATA, size, signal)
+		return limit(pid, limited[action], size, signal)
 	}
 	return nil, fmt.Errorf("%s is no fault of a process", action)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead/fairlead/test/traffic"
 )
 
@@ -50,6 +52,29 @@ func TestNoMemoryDeniesWhatWasReserved(t *testing.T) {
 	must(t, end())
 	_, _ = fmt.Fprintln(in)
 	says("granted")
+}
+
+// TestAnInheritedLimitEnds: the fault of an agent ends with the limit of the Envoy that it has started meanwhile.
+func TestAnInheritedLimitEnds(t *testing.T) {
+	program := exec.CommandContext(t.Context(), "sleep", "60")
+	must(t, program.Start())
+	defer func() { _, _ = program.Process.Kill(), program.Wait() }()
+	pid := program.Process.Pid
+	now := func(resource int) (l unix.Rlimit) {
+		must(t, unix.Prlimit(pid, resource, nil, &l))
+		return l
+	}
+	for action, resource := range limited {
+		_, err := faultOf(pid, action)
+		must(t, err)
+		if l := now(resource); l.Cur == l.Max {
+			t.Fatalf("%s limits nothing", action)
+		}
+		must(t, unlimit(pid, resource))
+		if l := now(resource); l.Cur != l.Max {
+			t.Errorf("%s is still %d of %d", action, l.Cur, l.Max)
+		}
+	}
 }
 
 // TestRequestsDoNotWaitForOthers: a request that hangs would else keep those from being counted that fail meanwhile.

@@ -57,9 +57,9 @@ type installation struct {
 	clocks   *clock.Clocks
 	earliest string // the folder of these programs
 
-	// fragile are the logs of programs that may crash, because they could open no file or allocate no memory, or were of
-	// the earliest version.
-	fragile []string
+	// fragile are, by the name of a log, the parts in which its program may crash, because it could open no file or
+	// allocate no memory, or was of the earliest version.
+	fragile map[string][]*part
 
 	// ignoreRevocations is a planted bug: edges are revoked on paper only.
 	ignoreRevocations bool
@@ -74,7 +74,7 @@ type installation struct {
 	// networks is held while a site or a gateway gets or loses its place in the networks.
 	networks sync.Mutex
 
-	mu      sync.Mutex        // guards history, standIn and the rest
+	mu      sync.Mutex        // guards history, standIn, fragile and the rest
 	cli     string            // another build of fairlead; empty: the usual one
 	revoked map[string]bool   // the addresses of edges that are revoked and still run
 	started int               // edges so far
@@ -130,6 +130,7 @@ func newInstallation(t *testing.T, options lab.Options, names []string) *install
 	in := &installation{
 		World: world.Start(t, &proof, options), t: t, members: map[string]*member{}, long: !options.Lean,
 		standIn: map[string]*world.StandIn{}, revoked: map[string]bool{}, leaves: map[string]string{},
+		fragile: map[string][]*part{},
 	}
 	in.disks = disks
 	in.lasting = slices.Clone(in.Gateways)

@@ -65,13 +65,16 @@ func (in *installation) change(ctx context.Context, m *member, action Action, nu
 		return func() error { return set(false) }, set(true)
 	case Connect:
 		set := func(mode v1alpha1.KubeconfigMode) error {
-			return in.again(ctx, func(ctx context.Context) error {
+			if err := in.again(ctx, func(ctx context.Context) error {
 				change := map[string]any{"kubeconfig": map[string]any{"mode": string(mode)}}
 				if err := m.cluster.PatchTunnel(ctx, change); err != nil {
 					return err
 				}
 				return m.hasMode(ctx, mode)
-			})
+			}); err != nil {
+				return err
+			}
+			return in.again(ctx, func(ctx context.Context) error { return m.kubeconfig(ctx, mode) })
 		}
 		return func() error { return set(v1alpha1.KubeconfigModeSNI) }, set(v1alpha1.KubeconfigModeConnect)
 	case OptOut:

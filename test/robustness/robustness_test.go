@@ -190,6 +190,7 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 	run.Kind = KindRun
 	r.Add(run)
 	in.record(r)
+	stopCanary := startCanary(ctx, r)
 	c := in.startClients(ctx)
 	<-time.After(warm)
 	must(t, in.usage(ctx, false))
@@ -203,7 +204,8 @@ func (in *installation) play(t *testing.T, run Entry, steps []Step, duration tim
 	c.Stop()
 	defer plant(t, bugs, true)()
 	in.last(ctx)
-	must(t, in.secrets())
+	stopCanary() // not before: the last requests have a bound too
+	must(t, in.searchLogs())
 	r.Add(Entry{Kind: KindFinish})
 	history, err := r.History()
 	must(t, err)
@@ -255,7 +257,7 @@ func (in *installation) step(ctx context.Context, s Step) error {
 
 // turn waits until no other operation of the same workload cluster is under way, and until nothing is that cannot be
 // tried again if the step keeps the management cluster from answering. It returns what ends the turn. A step that must
-// not begin while the management cluster does not answer, or while a Cluster is moved, waits for that too.
+// not begin while the management cluster does not answer, or while a Cluster is moved, waits for what does so now.
 func (in *installation) turn(s Step) (end func()) {
 	name, _, _ := strings.Cut(s.Target, "/")
 	end = func() {}

@@ -192,6 +192,16 @@ func (s Step) Brief() bool {
 // Relays reports whether the step is about a gateway, which may relay tunnels to other gateways.
 func (s Step) Relays() bool { return strings.HasPrefix(s.Target, "gateway/") }
 
+// Doubts reports whether the step may leave a gateway with connections that have no record.
+func (s Step) Doubts() bool {
+	return s.Relays() && slices.Contains([]Action{FillDisk, ReadOnly, SlowDisk}, s.Action)
+}
+
+// Denies reports whether an edge or a tunnel is denied because of the step.
+func (s Step) Denies() bool {
+	return slices.Contains([]Action{Revoke, Delete, Create, OptOut, Transfer}, s.Action)
+}
+
 // Blinds reports whether the step may keep the status of Tunnels from being current: what reports it is broken.
 func (s Step) Blinds() bool {
 	if !s.Action.IsFault() {
@@ -294,7 +304,7 @@ func (s Step) lane() string {
 	if s.Target == "etcd" {
 		return "fault apiserver"
 	}
-	if slices.Contains([]Action{FillDisk, ReadOnly, SlowDisk}, s.Action) && s.Relays() {
+	if s.Doubts() {
 		return "fault " + s.Target + "/agent" // a downgrade needs the disk
 	}
 	if s.Action.IsFault() || s.Action == Downgrade {

@@ -257,7 +257,7 @@ func arrived(ctx context.Context, from, to *member) error {
 			}
 		}
 	}
-	return to.kubeconfig(ctx)
+	return to.kubeconfig(ctx, v1alpha1.KubeconfigModeSNI)
 }
 
 // useless returns an error if a kubeconfig works that a Cluster had before it was moved away.

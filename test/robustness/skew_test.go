@@ -37,7 +37,6 @@ func (in *installation) downgrade(ctx context.Context, target string) (end func(
 	if err != nil {
 		return nil, err
 	}
-	in.mayCrash(service)
 	usual := service.Process().Spec
 	old := filepath.Join(in.earliest, filepath.Base(usual.Program))
 	known, err := workspace.KnownArguments(ctx, old, usual.Args)
@@ -47,7 +46,11 @@ func (in *installation) downgrade(ctx context.Context, target string) (end func(
 	become := func(program string, args []string) error {
 		return in.replaceProgram(target, service, func(spec *proc.Spec) { spec.Program, spec.Args = program, args })
 	}
-	return func() error { return become(usual.Program, usual.Args) }, become(old, known)
+	calm := in.mayCrash(usual.Name)
+	return func() error {
+		defer calm()
+		return become(usual.Program, usual.Args)
+	}, become(old, known)
 }
 
 // replaceProgram starts another program as a rollout does. An edge is reloaded, which keeps its Envoy if that needs no

@@ -17,7 +17,6 @@ import (
 	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/test/lab"
 	"github.com/fairlead/fairlead/test/lab/proc"
-	"github.com/fairlead/fairlead/test/world"
 )
 
 // usage records what every process of ours uses. Right after a fault a process may still be starting, so it is tried
@@ -133,32 +132,4 @@ func objects(ctx context.Context, l *lab.Lab) (sum uint64, err error) {
 		sum += uint64(meta.LenList(list))
 	}
 	return sum, nil
-}
-
-// secrets records which logs contain a secret, without the secret, or say that a program has crashed.
-func (in *installation) secrets() error {
-	names := []string{"a private key", "a token of a ServiceAccount", "a bootstrap token"}
-	all := []*world.World{in.World}
-	if in.second != nil && in.second.started {
-		all = append(all, &world.World{Lab: in.second.Lab})
-	}
-	var errs []error
-	for _, w := range all {
-		found, err := w.LogsWith(nil, "PRIVATE KEY", "eyJhbGciOi", "fl1.")
-		for _, f := range found {
-			in.history.Add(Entry{Kind: KindSecret, Name: f.Log, Text: names[f.Text]})
-		}
-		errs = append(errs, err)
-		found, err = w.LogsWith(in.fragile, crashes...)
-		for _, f := range found {
-			in.history.Add(Entry{Kind: KindCrashed, Name: f.Log, Text: strings.TrimSpace(crashes[f.Text])})
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// crashes are what a log contains if a program of Go or an Envoy has crashed by itself.
-var crashes = []string{
-	"\npanic: ", "Observed a panic in reconciler", "\nfatal error: ", "assert failure", "Caught Segmentation fault",
 }

@@ -51,7 +51,7 @@ func controlAttacks(t *testing.T, in *installation) {
 		"connections per certificate and tunnel id, equal shares (TestATenantThatFillsTheChannelKeepsNoOtherOut)",
 		c.connections, nil)
 	attack(t, "a tenant requests its configuration repeatedly on 96 ADS streams",
-		"four streams per edge, requests per stream and tunnel id, nothing built under a lock "+
+		"four streams per edge, requests per stream and tunnel id, resources of edges built without a lock "+
 			"(TestResponsesToAnEdgeAreRateLimited, TestAChangeIsPublishedWhileEdgesWaitForTheirResources)", c.requests, nil)
 	attack(t, "a source without a certificate opens a hundred times its permitted connections",
 		"connections per address, half reserved for addresses of edges (TestAddressesOfEdgesHaveHalfOfThePlaces)",

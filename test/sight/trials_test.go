@@ -5,21 +5,34 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/test/faults"
+	"github.com/fairlead/fairlead/test/lab"
+	"github.com/fairlead/fairlead/test/lab/kube"
+	"github.com/fairlead/fairlead/test/lab/netns"
 	"github.com/fairlead/fairlead/test/lab/proc"
 	"github.com/fairlead/fairlead/test/world"
 )
+
+// etcdPort is the port of the etcd of a room, at the loopback address.
+const etcdPort = "2379"
+
+// away is how long proveBreaks keeps all gateways away.
+const away = 3 * time.Second
 
 // trial is what the commands of `fairlead test` print.
 type trial struct {
@@ -54,6 +67,12 @@ func (r *room) edgePreflight(t *testing.T, bootstrap []byte) (got trial, code in
 	cmd := r.site.Command(
 		t.Context(), r.world.Parts.OwnPath("fairlead"), "test", "edge-preflight", "--bootstrap="+file, "-o", "json",
 	)
+	return trialOf(t, cmd)
+}
+
+// trialOf runs a command of `fairlead test`, and returns its output and its exit code.
+func trialOf(t *testing.T, cmd *exec.Cmd) (got trial, code int) {
+	t.Helper()
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		code, err = exit.ExitCode(), nil
@@ -95,6 +114,7 @@ func (r *room) proveTrials(t *testing.T) {
 			}
 		}
 	})
+	that(t, "test connectivity tests both modes, an idle connection, a command and a port-forward", r.proveRequested)
 	that(t, "test preflight finds a management cluster fit, and a closed port", func(t *testing.T) {
 		got, code := r.trial(t.Context(), t, "preflight", "-o", "json", "--public-address=127.0.0.1:1")
 		for id, want := range map[check.ID]check.Status{
@@ -134,6 +154,30 @@ func (r *room) proveTrials(t *testing.T) {
 	})
 }
 
+// proveRequested checks the tests that connectivity does only on request, against a real apiserver, and a kubelet
+// without containers. The port-forward leads to etcd, which does not speak first.
+func (r *room) proveRequested(t *testing.T) {
+	must(t, r.api.CreateNode(t.Context(), "worker", r.site.Address, lab.Pod))
+	_, err := kube.StartKubelet(t.Context(), r.world.Workspace, kube.KubeletSpec{
+		Name: "kubelet-" + r.name, Namespace: r.site.Namespace, Address: r.site.Address, CA: r.api.CA,
+	})
+	must(t, err)
+	got, code := r.trial(
+		t.Context(), t, "connectivity", "-n", r.Namespace, r.Name, "-o", "json", "--watch-for=200ms", "--connections=1",
+		"--bytes=1000", "--idle=2s", "--sni="+netns.HostPort(netns.GatewayName, netns.APIServerPort),
+		"--connect="+netns.HostPort(netns.GatewayName, netns.ConnectPort), "--exec=default/"+lab.Pod,
+		"--port-forward=default/"+lab.Pod+":"+etcdPort, r.world.Inspection(),
+	)
+	if code != 0 || len(got.Clusters) != 1 {
+		t.Fatalf("exit code %d: %+v", code, got)
+	}
+	for _, id := range []check.ID{"sni", "connect", "idle", "exec", "port-forward"} {
+		if status := statusOf(got.Clusters[0].Tests, id); status != check.OK {
+			t.Errorf("the test %s is %s: %+v", id, status, got.Clusters[0].Tests)
+		}
+	}
+}
+
 // waits returns nil if `status --wait` ends with an exit code.
 func (r *room) waits(ctx context.Context, timeout string, want int) error {
 	out, code, err := r.world.output(
@@ -145,7 +189,7 @@ func (r *room) waits(ctx context.Context, timeout string, want int) error {
 	return err
 }
 
-// proveBreaks kills the Envoys of all gateways while a command runs.
+// proveBreaks kills the Envoys of all gateways while a command runs, and keeps them away for longer than a check takes.
 func (r *room) proveBreaks(t *testing.T) {
 	running := filepath.Join(t.TempDir(), "running")
 	ended := make(chan error, 1)
@@ -155,7 +199,12 @@ func (r *room) proveBreaks(t *testing.T) {
 			return err
 		})
 		for _, g := range r.world.Gateways {
+			g.Hold()
 			err = errors.Join(err, g.KillEnvoy())
+		}
+		<-time.After(away)
+		for _, g := range r.world.Gateways {
+			g.Resume()
 		}
 		ended <- err
 	}()
@@ -165,17 +214,48 @@ func (r *room) proveBreaks(t *testing.T) {
 	if code != 1 || c.BrokenWatches == 0 || c.BrokenConnections == 0 || got.Failed == 0 || len(c.Failures) == 0 {
 		t.Errorf("exit code %d: %+v", code, got)
 	}
+	named := false
 	for _, f := range c.Failures {
+		named = named || f.Hop == string(check.HopPort)
 		if f.Hop == "" && f.Detail == "" {
 			t.Errorf("a failure has neither a hop nor the reason why none is known: %+v", f)
 		}
 	}
+	if !named {
+		t.Errorf("no failure has the hop %s: %+v", check.HopPort, c.Failures)
+	}
 	must(t, proc.Wait(t.Context(), faults.CureTime, r.Healthy("")))
+}
+
+// provePublicAddress runs preflight in the network of a gateway, which reaches the management apiserver and the public
+// address of another gateway. The lab has no Pods that need the settings.
+func (r *room) provePublicAddress(t *testing.T) {
+	settings := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: lab.InstallationNamespace, Name: "fairlead-settings"},
+		Data:       map[string]string{"TUNNEL_DOMAIN": string(world.Domain)},
+	}
+	must(t, r.world.Management.Client.Create(t.Context(), settings))
+	defer func() { must(t, r.world.Management.Client.Delete(t.Context(), settings)) }()
+	kubeconfig, err := r.world.ManagementKubeconfig()
+	must(t, err)
+	public := netip.AddrPortFrom(r.world.Network.PublicAddress(0), netns.PublicPort)
+	cmd := r.world.Network.Gateways[1].Command(
+		t.Context(), r.world.Parts.OwnPath("fairlead"), "test", "preflight", "-o", "json",
+		"--public-address="+public.String(),
+	)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	got, code := trialOf(t, cmd)
+	for _, id := range []check.ID{"permissions", "dns", "port", "tls", "packets"} {
+		if status := statusOf(got.Tests, id); status != check.OK || code != 0 {
+			t.Errorf("exit code %d, %s is %s: %+v", code, id, status, got.Tests)
+		}
+	}
 }
 
 // proveEdgePreflight checks the command for the time before an edge. It runs at the end: the xds-servers report for
 // some minutes that a machine in this network has rejected their certificate, as they would of an edge.
 func (r *room) proveEdgePreflight(t *testing.T) {
+	that(t, "test preflight finds the certificate of an installation at its public address", r.provePublicAddress)
 	that(t, "test edge-preflight finds a closed port and a wrong CA", func(t *testing.T) {
 		good, err := r.Bootstrap(t.Context())
 		must(t, err)

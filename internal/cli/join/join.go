@@ -25,10 +25,11 @@ import (
 // joinFlags are the flags of join.
 type joinFlags struct {
 	management.Flags
-	form, image string
-	enable      bool
-	podTokens   bool
-	timeout     time.Duration
+	image     management.ImageFlags
+	form      string
+	enable    bool
+	podTokens bool
+	timeout   time.Duration
 }
 
 const joinHelp = `
@@ -51,7 +52,8 @@ that start after the token has expired enrol with the token of that ServiceAccou
 not set it.
 
 Needs: get on Clusters, Tunnels and Secrets of the namespace; patch on Clusters for --enable, and
-on Tunnels for the form deployment. The Cluster must have opted in.
+on Tunnels for the form deployment; for the forms with an image, without --image, get on the Deployment
+xds-server of the installation. The Cluster must have opted in.
 Changes: the label fairlead.dev/tunnel of the Cluster with --enable; spec.edgeServiceAccount of the Tunnel
 with the form deployment.
 Exit codes: 0 the command was printed; 1 the Cluster has not opted in or got no bootstrap Secret in time, or
@@ -86,7 +88,11 @@ func Command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			text, err := write(secret, f.image)
+			image := ""
+			if f.form == "static-pod" || f.form == "deployment" {
+				image = f.image.Image(ctx, &f.Flags, cmd.ErrOrStderr())
+			}
+			text, err := write(secret, image)
 			if err != nil {
 				return err
 			}
@@ -108,8 +114,7 @@ func (f *joinFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().
 		StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the Cluster (default: the namespace of the context)")
 	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge runs: command, systemd, static-pod or deployment")
-	cmd.Flags().
-		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and deployment")
+	f.image.AddTo(cmd.Flags(), ", for static-pod and deployment")
 	cmd.Flags().BoolVar(&f.enable, "enable", false, "opt the Cluster in if it has not opted in")
 	cmd.Flags().BoolVar(
 		&f.podTokens, "pod-tokens", true,

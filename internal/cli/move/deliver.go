@@ -21,8 +21,11 @@ import (
 )
 
 const (
-	// edgePods selects the Pods of all our manifests.
-	edgePods = "app.kubernetes.io/name=fairlead-edge"
+	// edgePods selects the Pods of all our manifests, except those of DaemonSets of networks, which networkPods selects.
+	// The label networkLabel of these has the name of the network.
+	edgePods     = "app.kubernetes.io/name=fairlead-edge"
+	networkPods  = "app.kubernetes.io/name=fairlead-network"
+	networkLabel = "app.kubernetes.io/instance"
 	// joinTime bounds one join. It is longer than the time after which the edge itself gives up.
 	joinTime = 75 * time.Second
 	// maxSaid bounds how much of an edge's output is printed.

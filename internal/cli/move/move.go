@@ -104,7 +104,7 @@ func movePrepareCommand() *cobra.Command {
 	)
 	// Not all namespaces: a user who may create a Pod in any namespace could obtain the token.
 	flags.StringArrayVar(
-		&f.edges, "edge-namespace", []string{"fairlead-edge", metav1.NamespaceSystem},
+		&f.edges, "edge-namespace", []string{"fairlead-edge", "fairlead-network", metav1.NamespaceSystem},
 		"namespace of the workload cluster with Pods of edges; repeat it for several",
 	)
 	flags.DurationVar(&f.lasts, "for", 24*time.Hour, "how long the target waits for the Cluster")

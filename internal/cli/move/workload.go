@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/internal/cli/kubeconfig"
 	"github.com/fairlead/fairlead/pkg/observed"
 )
@@ -79,23 +80,65 @@ func inlineConfig(data []byte) (*rest.Config, error) {
 	return config, nil
 }
 
-// podsOf returns the running Pods that are edges of this Cluster. A label is no proof: where control planes are hosted,
-// edges of other Clusters run beside them, and must not get the token.
+// podsOf returns the running Pods that are edges of this Tunnel.
 func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.Pod, error) {
-	var pods []corev1.Pod
-	for _, namespace := range m.flags.edges {
-		found, err := set.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: edgePods})
-		if err != nil {
-			return nil, fmt.Errorf("listing Pods of the workload cluster: %w", err)
-		}
-		pods = append(pods, slices.DeleteFunc(found.Items, func(p corev1.Pod) bool {
-			return p.Status.Phase != corev1.PodRunning || !p.DeletionTimestamp.IsZero()
-		})...)
+	others, err := m.find(ctx, set, edgePods)
+	if err != nil {
+		return nil, err
+	}
+	own, err := m.daemonSetPods(ctx, set)
+	if err != nil {
+		return nil, err
 	}
 	connected, missing, err := m.edges(ctx)
 	if err != nil {
 		return nil, err
 	}
+	return m.choose(own, others, connected, missing), nil
+}
+
+// daemonSetPods returns the Pods of the DaemonSet of this Tunnel's network; none for another Tunnel.
+func (m *move) daemonSetPods(ctx context.Context, set kubernetes.Interface) ([]corev1.Pod, error) {
+	network, ok := strings.CutSuffix(m.key.Name, v1alpha1.NetworkTunnelSuffix)
+	if !ok || m.key == m.cluster {
+		return nil, nil
+	}
+	pods, err := m.find(ctx, set, networkPods)
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Labels[networkLabel] != network }), err
+}
+
+// find returns the Pods with some labels in the namespaces of edges.
+func (m *move) find(ctx context.Context, set kubernetes.Interface, labels string) (pods []corev1.Pod, err error) {
+	for _, namespace := range m.flags.edges {
+		found, err := set.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: labels})
+		if err != nil {
+			return nil, fmt.Errorf("listing Pods of the workload cluster: %w", err)
+		}
+		pods = append(pods, found.Items...)
+	}
+	return pods, nil
+}
+
+// choose returns the running Pods whose edges are missing at the target. own are those of the network's DaemonSet, of
+// which the network is known. The label of the others is no proof: where control planes are hosted, edges of other
+// Clusters run beside them, and on a machine of a network a static Pod of the Cluster. These must not get the token, so
+// each of them needs an edge on its host that is not one of the DaemonSet, also while a Pod of that starts or ends.
+func (m *move) choose(own, others []corev1.Pod, connected, missing []observed.Edge) []corev1.Pod {
+	alive, beside := running(own), running(others)
+	return append(
+		m.matching(alive, alive, connected, missing),
+		m.matching(beside, append(slices.Clone(own), beside...), connected, missing)...,
+	)
+}
+
+func running(pods []corev1.Pod) []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
+		return p.Status.Phase != corev1.PodRunning || !p.DeletionTimestamp.IsZero()
+	})
+}
+
+// matching returns the Pods on whose hosts edges are missing, unless more Pods of all than edges have the host name.
+func (m *move) matching(pods, all []corev1.Pod, connected, missing []observed.Edge) []corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
 		host := hostOf(&p)
 		switch same := onHost(connected, host); {
@@ -106,14 +149,14 @@ func (m *move) podsOf(ctx context.Context, set kubernetes.Interface) ([]corev1.P
 				)
 			}
 			return true
-		case podsOn(pods, host) > same:
+		case podsOn(all, host) > same:
 			m.report(
 				"Pod %s/%s: left alone, more Pods than edges of the Cluster have the host name %s", p.Namespace, p.Name, host,
 			)
 			return true
 		}
 		return false
-	}), nil
+	})
 }
 
 // hostOf returns the host name that the edge in a Pod reports.

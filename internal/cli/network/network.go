@@ -63,13 +63,15 @@ token: it refers to the Secret <cluster>.egress-edge-bootstrap.
   k0smotron   a ConfigMap, and fields of a K0smotronControlPlane
   files       the parts for any other apiserver
 
-Needs: nothing; of the kubeconfig it reads only the namespace of the context.
+Needs: with --image nothing: of the kubeconfig it reads only the namespace of the context; without --image,
+get on the Deployment xds-server of the installation.
 Changes: nothing.
 Exit codes: 0 it was printed; 1 the command failed; 2 the command line is invalid.`
 
 func egressCommand() *cobra.Command {
 	var f flags
 	var params egress.Params
+	var image management.ImageFlags
 	var form, gateway string
 	cmd := &cobra.Command{
 		Use:   "egress CLUSTER",
@@ -89,6 +91,7 @@ func egressCommand() *cobra.Command {
 				return fmt.Errorf("reading kubeconfig of the management cluster: %w", err)
 			}
 			params.Cluster, params.Namespace = args[0], namespace
+			params.Image = image.Image(cmd.Context(), &f.Flags, cmd.ErrOrStderr())
 			if err := params.Validate(); err != nil {
 				return output.UsageError("%w", err)
 			}
@@ -101,7 +104,7 @@ func egressCommand() *cobra.Command {
 	}
 	f.addTo(cmd)
 	cmd.Flags().StringVar(&form, "for", "files", "kind of control plane: kamaji, kubeadm, k0smotron or files")
-	cmd.Flags().StringVar(&params.Image, "image", "fairlead-edge", "image of edge-agent and Envoy")
+	image.AddTo(cmd.Flags(), "")
 	cmd.Flags().BoolVar(
 		&params.Endpoints, "endpoints", true,
 		"dial endpoints of Services, not ClusterIPs: required unless a network contains the service CIDR",
@@ -140,7 +143,8 @@ with it. Run the command again when machines are added or replaced. Pods that wa
 
 With --apiserver-listen, machines in the network reach the apiserver of their Cluster at that address.
 
-Needs: get on RemoteNetworks, Tunnels and Secrets of the namespace.
+Needs: get on RemoteNetworks, Tunnels and Secrets of the namespace; for the forms with an image, without
+--image, get on the Deployment xds-server of the installation.
 Changes: nothing.
 Exit codes: 0 the command was printed; 1 the network got no bootstrap Secret in time, or the command failed;
 2 the command line is invalid.`
@@ -148,8 +152,9 @@ Exit codes: 0 the command was printed; 1 the network got no bootstrap Secret in 
 // joinFlags are the flags of join.
 type joinFlags struct {
 	flags
-	form, image, listen, nodes string
-	timeout                    time.Duration
+	image               management.ImageFlags
+	form, listen, nodes string
+	timeout             time.Duration
 }
 
 func joinCommand() *cobra.Command {
@@ -165,8 +170,7 @@ func joinCommand() *cobra.Command {
 	}
 	f.addTo(cmd)
 	cmd.Flags().StringVar(&f.form, "form", "command", "how the edge runs: command, systemd, static-pod or daemonset")
-	cmd.Flags().
-		StringVar(&f.image, "image", "fairlead-edge", "image of edge-agent and Envoy, for static-pod and daemonset")
+	f.image.AddTo(cmd.Flags(), ", for static-pod and daemonset")
 	cmd.Flags().StringVar(
 		&f.listen, "apiserver-listen", "", "IP:port at which machines in the network reach their apiserver (default: none)",
 	)
@@ -209,7 +213,11 @@ func (f *joinFlags) run(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	text, err := write(secret, f.image, f.listen, nodes)
+	image := ""
+	if f.form == "static-pod" || f.form == "daemonset" {
+		image = f.image.Image(ctx, &f.Flags, cmd.ErrOrStderr())
+	}
+	text, err := write(secret, image, f.listen, nodes)
 	if err != nil {
 		return err
 	}

@@ -125,9 +125,11 @@ func (f *connectivityFlags) limit() time.Duration { return f.timeout + f.idle + 
 
 // clusterReport is the result for one Cluster.
 type clusterReport struct {
-	check.Report                // by fairlead check; its Status includes Tests
-	Tests        []check.Result `json:"tests"`
-	// Hop is what check found broken after a test had failed; nil: no test failed, or check found nothing.
+	// Report is by fairlead check. Its Status includes Tests, and is Unknown if no request could be sent.
+	check.Report
+	Tests []check.Result `json:"tests"`
+	// Hop is the hop that decides when check looks for the reason of a failed test, which may have only a warning; nil: no
+	// test failed, or check found nothing.
 	Hop *check.Result `json:"hop,omitempty"`
 }
 
@@ -137,6 +139,31 @@ func (r *clusterReport) untested() bool {
 	return !slices.ContainsFunc(r.Tests, func(t check.Result) bool {
 		return t.Status == check.OK || t.Status == check.Warning || t.Status == check.Broken
 	})
+}
+
+// conclude sets the status of a Cluster that could not be tested: hops without a fault do not mean that requests work.
+func (r *clusterReport) conclude() {
+	if r.Status != check.Broken && r.untested() {
+		r.Status = check.Unknown
+	}
+}
+
+// results returns what CI systems get. They take skipped tests for a success, so a Cluster that could not be tested has
+// a test that fails, with the reason.
+func (r *clusterReport) results() []check.Result {
+	all := slices.Concat(r.Hops, r.Tests)
+	if r.Status != check.Unknown {
+		return all
+	}
+	failed := check.Result{
+		ID: traffic.TestRequest, Title: "any request", Status: check.Broken, Detail: "no request could be sent",
+	}
+	for i := range all {
+		if id := all[i].ID; id == check.HopAuthentication || id == traffic.TestRequest {
+			failed.Cause, failed.Cure = all[i].Detail, all[i].Cure
+		}
+	}
+	return append(all, failed)
 }
 
 func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
@@ -177,9 +204,8 @@ func (f *connectivityFlags) run(cmd *cobra.Command, names []string) error {
 	results := suite{Name: "fairlead test connectivity"}
 	for i := range reports {
 		r := &reports[i]
-		results.add(r.Namespace+"/"+r.Name, r.Hops)
-		results.add(r.Namespace+"/"+r.Name, r.Tests)
-		if r.Status == check.Broken || r.untested() {
+		results.add(r.Namespace+"/"+r.Name, r.results())
+		if r.Status == check.Broken || r.Status == check.Unknown {
 			code = 1
 		}
 	}
@@ -223,6 +249,7 @@ func (t *tester) test(ctx context.Context, key client.ObjectKey) clusterReport {
 			r.Status, r.First = check.Warning, test.ID
 		}
 	}
+	r.conclude()
 	return r
 }
 
@@ -280,10 +307,10 @@ func printClusters(p *output.Page, reports []clusterReport) {
 		r := &reports[i]
 		p.Line(output.Styled(output.StyleBold, r.Namespace+"/"+r.Name))
 		printTests(p, r)
-		switch {
-		case r.Status == check.Broken:
+		switch r.Status {
+		case check.Broken:
 			failed++
-		case r.untested():
+		case check.Unknown:
 			untested++
 		}
 	}

@@ -31,10 +31,11 @@ func printThrough(p *output.Page, r *throughReport) {
 	}
 	p.Line()
 	command := r.Command.result()
-	p.Line(
-		output.Styled(checkcommand.StyleOf(command.Status), "command"),
-		output.Plain(fmt.Sprintf(": %s after %s", command.Detail, seconds(r.Command.Seconds))),
-	)
+	text := ": " + command.Detail
+	if r.Command.Seconds > 0 { // it was started
+		text += " after " + seconds(r.Command.Seconds)
+	}
+	p.Line(output.Styled(checkcommand.StyleOf(command.Status), "command"), output.Plain(text))
 	for i := range r.Clusters {
 		if c := &r.Clusters[i]; c.Down {
 			p.Line(

@@ -9,7 +9,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	checkcommand "github.com/fairlead/fairlead/internal/cli/check"
 	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
@@ -17,9 +21,17 @@ import (
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
+	"github.com/fairlead/fairlead/pkg/diagnose/explain"
 	"github.com/fairlead/fairlead/pkg/diagnose/preflight"
 	"github.com/fairlead/fairlead/pkg/dial"
 	"github.com/fairlead/fairlead/pkg/model"
+)
+
+const (
+	// settingsName is the ConfigMap of the manifests and the chart with the settings of an installation.
+	settingsName = "fairlead-settings"
+	// installedTime bounds the reads of an installation.
+	installedTime = 10 * time.Second
 )
 
 // preflightFlags are the flags of test preflight.
@@ -38,11 +50,14 @@ func preflightCommand() *cobra.Command {
 Test with your kubeconfig what an installation needs of a management cluster: the version of Kubernetes, the
 API version of Cluster API, your permissions for each kind of object of an installation, the clocks, and large
 requests. With --public-address, also test from this machine that its name resolves, and that its port accepts
-connections. Before the installation nothing may listen there yet, which is a warning.
+connections. Before the installation nothing may listen there yet, which is a warning. Run this again after
+it: then the clock, large packets, and TLS with the CA of the installation are tested too, which proves that no
+load balancer or other device on the way ends or inspects TLS.
 
 Run "fairlead test edge-preflight" in the network of each workload cluster, when a bootstrap file exists.
 
-Needs: nothing beyond a login: it asks the apiserver what you may do.
+Needs: nothing beyond a login: it asks the apiserver what you may do. To test TLS, get on ConfigMaps in the
+namespace of the installation.
 Changes: nothing. --junit creates a file.
 Exit codes: 0 no test failed, but there may be warnings; 1 a test failed, or the command failed; 2 the command
 line is invalid.`),
@@ -80,23 +95,66 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	tested := preflight.Management{Config: m.Config, Namespace: f.installation, Now: time.Now}
 	results := tested.Test(cmd.Context())
 	for _, e := range public {
-		results = append(results, publicResults(cmd.Context(), e)...)
+		results = append(results, f.publicResults(cmd.Context(), m, e)...)
 	}
 	return f.reportResults(cmd, "fairlead test preflight", results)
 }
 
 // publicResults tests the public address from this machine.
-func publicResults(ctx context.Context, e model.Endpoint) []check.Result {
+func (f *preflightFlags) publicResults(ctx context.Context, m client.Reader, e model.Endpoint) []check.Result {
 	all := []check.Result{preflight.Name(ctx, e.Host)}
 	if all[0].Status != check.OK {
 		return all
 	}
-	port := preflight.Port(ctx, &dial.Dialer{Addresses: []model.Endpoint{e}}, e)
-	if port.Status == check.Broken {
+	gateways, without := f.installed(ctx, m, e)
+	direct := &dial.Dialer{Addresses: []model.Endpoint{e}}
+	port := preflight.Port(ctx, direct, e)
+	if port.Status == check.Broken { // edges may reach it from their networks
 		port.Status = check.Warning
-		port.Cause += "; before the installation nothing listens there"
+		if gateways == nil {
+			port.Cause += "; before the installation nothing listens there"
+		}
+		return append(all, port)
 	}
-	return append(all, port)
+	all = append(all, port)
+	if gateways == nil {
+		return append(all, without)
+	}
+	return append(all, gateways.Session(ctx, direct, e)...)
+}
+
+// installed reads what an installation presents at its public address. Without an installation, it returns the result
+// of the test that is not possible.
+func (f *preflightFlags) installed(
+	ctx context.Context, m client.Reader, e model.Endpoint,
+) (*preflight.Gateways, check.Result) {
+	ctx, cancel := context.WithTimeout(ctx, installedTime)
+	defer cancel()
+	var settings, public corev1.ConfigMap
+	err := m.Get(ctx, client.ObjectKey{Namespace: f.installation, Name: settingsName}, &settings)
+	if err == nil {
+		key := client.ObjectKey{Namespace: f.installation, Name: v1alpha1.InstallationConfigMapName}
+		err = m.Get(ctx, key, &public)
+	}
+	without := check.Result{ID: preflight.TestTLS, Title: "TLS with the gateways", Status: check.Unknown}
+	g := &preflight.Gateways{
+		Addresses: []model.Endpoint{e}, Domain: model.TunnelDomain(settings.Data["TUNNEL_DOMAIN"]),
+		CA: certs.Bundle(public.Data[v1alpha1.TrustBundleKey]), Now: time.Now, FromObjects: true,
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		without.Status, without.Detail = check.Skipped, "Fairlead is not installed in the namespace "+f.installation
+		without.Cure = "run this again after the installation, to test TLS and large packets"
+	case err != nil:
+		without.Detail = "the CA of the installation cannot be read: " + explain.Text(err)
+		without.Cure = "run the command as a user that may get ConfigMaps in the namespace " + f.installation
+	case g.Domain.Validate() != nil || len(g.CA) == 0:
+		without.Detail = "the installation has no tunnel domain or no CA yet"
+		without.Cure = "check that the controller runs"
+	default:
+		return g, check.Result{}
+	}
+	return nil, without
 }
 
 // edgeFlags are the flags of test edge-preflight.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/internal/cli/management"
 	"github.com/fairlead/fairlead/internal/cli/output"
 	"github.com/fairlead/fairlead/internal/command"
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
@@ -28,6 +30,9 @@ const (
 	// defaultCommandTime exceeds the upgrade of a large installation.
 	defaultCommandTime = 2 * time.Hour
 )
+
+// throughSuite is the name of the report for CI systems.
+const throughSuite = "fairlead test through"
 
 // throughFlags are the flags of test through.
 type throughFlags struct {
@@ -48,8 +53,9 @@ open. Count failed requests, broken watches and broken connections, and measure 
 failure, "fairlead check" looks for the broken hop, at most every five seconds. The observation continues for
 a short time after the command.
 
-The command starts only when every Cluster answers. It has its own standard input; with -o json or yaml, its
-standard output goes to the error stream.
+The command starts only when every Cluster answers. Otherwise the report names those that do not, and the
+broken hop. The command has its own standard input; with -o json or yaml, its standard output goes to the error
+stream.
 
 Needs: what "fairlead check" needs, and get on Tunnels and Secrets of the namespace.
 Changes: nothing but what the command changes. --bundle and --junit create files.
@@ -131,31 +137,13 @@ func (f *throughFlags) run(cmd *cobra.Command, names, argv []string) error {
 	checker.Via = f.via
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	observers := make([]*traffic.Observer, len(keys))
-	errs := make([]error, len(keys))
-	var starting sync.WaitGroup
-	for i, key := range keys {
-		starting.Go(func() {
-			w, err := readWays(ctx, m, key, f.via)
-			var target *traffic.Target
-			if err == nil {
-				target, err = w.own()
-			}
-			if err == nil {
-				observers[i] = &traffic.Observer{
-					Target: target, Interval: f.interval,
-					Check: func(ctx context.Context) check.Report { return checker.Check(ctx, key) },
-				}
-				err = observers[i].Start(ctx)
-			}
-			if err != nil {
-				errs[i] = fmt.Errorf("%s does not answer, so the command was not started: %w: see fairlead check", key, err)
-			}
-		})
+	observers, unanswering := f.start(ctx, m, checker, keys)
+	if err := cmd.Context().Err(); err != nil {
+		return fmt.Errorf("sending the first requests: %w", context.Cause(cmd.Context()))
 	}
-	starting.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
+	if slices.ContainsFunc(unanswering, func(failure *traffic.Failure) bool { return failure != nil }) {
+		stop()
+		return f.reportNotStarted(cmd, keys, unanswering, argv)
 	}
 	report := throughReport{Allowed: f.allowed, Clusters: make([]clusterTraffic, len(keys))}
 	var observing sync.WaitGroup
@@ -167,6 +155,75 @@ func (f *throughFlags) run(cmd *cobra.Command, names, argv []string) error {
 	stop()
 	observing.Wait()
 	return f.report(cmd, &report)
+}
+
+// start starts an Observer for each Cluster. For one that does not answer, it returns the failure instead.
+func (f *throughFlags) start(
+	ctx context.Context, m *management.Client, checker *check.Checker, keys []client.ObjectKey,
+) ([]*traffic.Observer, []*traffic.Failure) {
+	observers, unanswering := make([]*traffic.Observer, len(keys)), make([]*traffic.Failure, len(keys))
+	var starting sync.WaitGroup
+	for i, key := range keys {
+		starting.Go(func() {
+			began := time.Now()
+			look := func(ctx context.Context) check.Report { return checker.Check(ctx, key) }
+			w, err := readWays(ctx, m, key, f.via)
+			var target *traffic.Target
+			if err == nil {
+				target, err = w.own()
+			}
+			if err == nil {
+				observers[i] = &traffic.Observer{Target: target, Interval: f.interval, Check: look}
+				err = observers[i].Start(ctx)
+			}
+			if err != nil {
+				unanswering[i] = failureAtStart(began, err, look(ctx))
+			}
+		})
+	}
+	starting.Wait()
+	return observers, unanswering
+}
+
+// failureAtStart is the failure of a Cluster that does not answer before the command.
+func failureAtStart(at time.Time, err error, report check.Report) *traffic.Failure {
+	f := &traffic.Failure{
+		At: at.UTC(), Kind: traffic.KindRequest, Error: err.Error(), Detail: "fairlead check finds no broken hop",
+	}
+	if hop := report.Deciding(); hop != nil && hop.Status == check.Broken {
+		f.Hop, f.Detail, f.Cause, f.Cure = hop.ID, hop.Detail, hop.Cause, hop.Cure
+	}
+	return f
+}
+
+// notStarted is why the command of the user did not run.
+const notStarted = "the command was not started, because a Cluster does not answer"
+
+// reportNotStarted reports the Clusters that do not answer before the command. Nothing was observed of the others.
+func (f *throughFlags) reportNotStarted(
+	cmd *cobra.Command, keys []client.ObjectKey, unanswering []*traffic.Failure, argv []string,
+) error {
+	r := throughReport{
+		Status: check.Broken, Command: commandRun{Args: argv, ExitCode: 1, Error: notStarted}, Allowed: f.allowed,
+	}
+	results := suite{Name: throughSuite}
+	for i, key := range keys {
+		c := clusterTraffic{Namespace: key.Namespace, Name: key.Name}
+		result := check.Result{
+			ID: check.ID(traffic.KindRequest), Title: key.String(), Status: check.Skipped, Detail: notStarted,
+		}
+		if failure := unanswering[i]; failure != nil {
+			r.Failed++
+			c.Record = traffic.Record{Requests: 1, FailedRequests: 1, Down: true, Failures: []traffic.Failure{*failure}}
+			result.Status, result.Detail, result.Cause, result.Cure = check.Broken, failure.Error, failure.Cause, failure.Cure
+		}
+		r.Clusters = append(r.Clusters, c)
+		results.add(key.String(), []check.Result{result})
+	}
+	results.add("command", []check.Result{{
+		ID: "command", Title: strings.Join(argv, " "), Status: check.Skipped, Detail: notStarted,
+	}})
+	return f.finish(cmd, throughView(&r), results, 1)
 }
 
 // runCommand runs the command of the user. Its output does not mix with output for machines.
@@ -195,7 +252,7 @@ func (f *throughFlags) waitSettled(ctx context.Context) {
 
 // report prints the report, and returns the error that sets the exit code.
 func (f *throughFlags) report(cmd *cobra.Command, r *throughReport) error {
-	results := suite{Name: "fairlead test through"}
+	results := suite{Name: throughSuite}
 	down := false
 	for i := range r.Clusters {
 		c := &r.Clusters[i]

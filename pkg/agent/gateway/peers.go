@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/fairlead/fairlead/pkg/certs"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -31,7 +32,8 @@ type peerServers struct {
 	store   *certs.Store
 	conns   map[string]*grpc.ClientConn // by IP address
 	why     string                      // the last known reason why the gateway waits; empty: none is known
-	// took is how long the slowest answer to the last question took, or the question if there was none; 0: none was asked.
+	// took is how long the slowest server that is there took for the last question, or the question if none is; 0: none
+	// was asked.
 	took time.Duration
 }
 
@@ -59,11 +61,14 @@ func (s *peerServers) ask(ctx context.Context, ids []string) (reportagent.Peers,
 			answer, err := reportv1.NewReportClient(conn).Peers(ctx, &reportv1.PeersRequest{TunnelIds: ids})
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil { // a server that is gone says nothing about how busy the others are
+			// A server that is gone says nothing about how busy the others are. One that is there and has not answered in
+			// time is the busiest.
+			if err == nil || conn.GetState() == connectivity.Ready {
+				slowest = max(slowest, time.Since(began))
+			}
+			if err != nil {
 				answer = nil
 				errs = append(errs, err)
-			} else {
-				slowest = max(slowest, time.Since(began))
 			}
 			answers = append(answers, answer)
 		})

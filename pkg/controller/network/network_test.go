@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -58,7 +59,9 @@ func servedSite(cluster *clusterv1.Cluster, recorded types.UID) (*v1alpha1.Remot
 
 // reconcileOnce reconciles a Tunnel with an in-memory apiserver, in an installation where gateways may dial apiservers
 // in these networks.
-func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiservers ...netip.Prefix) {
+func reconcileOnce(
+	t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiservers ...netip.Prefix,
+) reconcile.Result {
 	t.Helper()
 	d := reconciler.Deps{
 		Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler), Now: time.Now,
@@ -67,9 +70,11 @@ func reconcileOnce(t *testing.T, api client.Client, own *v1alpha1.Tunnel, apiser
 	d.Config.APIServerCIDRs = apiservers
 	tunnels := tunnel.New(d, records.NewEndedTunnels(api, api, d.Config.Namespace, time.Now), nil, nil)
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(own)}
-	if _, err := New(d, tunnels).Reconcile(t.Context(), request); err != nil {
+	result, err := New(d, tunnels).Reconcile(t.Context(), request)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return result
 }
 
 // ended reports whether a Tunnel is gone, and whether its edges are denied.
@@ -487,11 +492,12 @@ func TestATrustBundleIsDeliveredToNetworksAfterNewWork(t *testing.T) {
 	cluster.UID = "a"
 	site, own := servedSite(cluster, "a")
 	_, ofCluster := controllertest.Served("c1", 1000)
-	api := controllertest.FakeAPI(t, cluster, site, own, ofCluster)
+	bundle := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "one CA"}}
+	bundle.Namespace, bundle.Name = controllertest.Config().Namespace, v1alpha1.InstallationConfigMapName
+	api := controllertest.FakeAPI(t, cluster, site, own, ofCluster, bundle)
 	d := reconciler.Deps{Config: controllertest.Config(), Client: api, Live: api, Log: slog.New(slog.DiscardHandler)}
 	queue := priorityqueue.New[reconcile.Request]("bundle")
 	defer queue.ShutDown()
-	bundle := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "one CA"}}
 	rotated := &corev1.ConfigMap{Data: map[string]string{v1alpha1.TrustBundleKey: "two CAs"}}
 	New(d, nil).onTrustBundle().Update(t.Context(), event.UpdateEvent{ObjectOld: bundle, ObjectNew: rotated}, queue)
 	if n := queue.Len(); n != 1 {
@@ -499,5 +505,38 @@ func TestATrustBundleIsDeliveredToNetworksAfterNewWork(t *testing.T) {
 	}
 	if request, priority, _ := queue.GetWithPriority(); request.Name != own.Name || priority != handler.LowPriority {
 		t.Errorf("%s has the priority %d", request.Name, priority)
+	}
+	var next reconcile.Result
+	for range 3 {
+		next = reconcileOnce(t, api, own)
+	}
+	if next.RequeueAfter == 0 || next.Priority == nil || *next.Priority != handler.LowPriority {
+		t.Errorf("the next token: %+v", next)
+	}
+}
+
+// TestOneChangeHasFewTurns: an owner can change one network again and again, and others wait with low priority.
+func TestOneChangeHasFewTurns(t *testing.T) {
+	const all = 2 * atOnce
+	r := &Reconciler{}
+	queue := priorityqueue.New[reconcile.Request]("turns")
+	defer queue.ShutDown()
+	r.each(func(context.Context, client.Object) (keys []client.ObjectKey, err error) {
+		for i := range all {
+			keys = append(keys, client.ObjectKey{Name: fmt.Sprint(i)})
+		}
+		return keys, nil
+	}).Delete(t.Context(), event.DeleteEvent{Object: &v1alpha1.RemoteNetwork{}}, queue)
+	if n := queue.Len(); n != all {
+		t.Fatalf("%d are enqueued, want %d", n, all)
+	}
+	for i := range all {
+		want := 0
+		if i >= atOnce {
+			want = handler.LowPriority
+		}
+		if request, priority, _ := queue.GetWithPriority(); request.Name != fmt.Sprint(i) || priority != want {
+			t.Errorf("number %d is %s with the priority %d, want %d", i, request.Name, priority, want)
+		}
 	}
 }

@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -23,6 +25,9 @@ import (
 
 // workers is how many Tunnels, and how many RemoteNetworks, are reconciled concurrently.
 const workers = 4
+
+// atOnce is how many keys of one event have the priority of an event.
+const atOnce = 2
 
 // Setup adds the reconcilers to a manager. It starts nothing.
 func (r *Reconciler) Setup(mgr ctrl.Manager) error {
@@ -64,19 +69,33 @@ func beingDeleted() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool { return !o.GetDeletionTimestamp().IsZero() })
 }
 
-// each maps an object to the keys that a function returns, and logs its errors.
+// each maps an object to the keys that a function returns, and logs its errors. Keys after the first ones have low
+// priority: an owner can change one network again and again, and each time decision.MaxNetworks others are reconciled.
+// With the priority of an event they would keep everything of low priority, such as the next tokens of other owners,
+// from its turn.
 func (r *Reconciler) each(keys func(context.Context, client.Object) ([]client.ObjectKey, error)) handler.EventHandler {
-	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	enqueue := func(ctx context.Context, o client.Object, q queue) {
 		all, err := keys(ctx, o)
 		if err != nil && ctx.Err() == nil {
 			r.Log.Error("cannot list what depends on an object", "name", client.ObjectKeyFromObject(o).String(), "error", err)
 		}
-		requests := make([]reconcile.Request, 0, len(all))
-		for _, key := range all {
-			requests = append(requests, reconcile.Request{NamespacedName: key})
+		for i, key := range all {
+			if request := (reconcile.Request{NamespacedName: key}); i < atOnce {
+				q.Add(request)
+			} else {
+				reconciler.Enqueue(q, handler.LowPriority, request)
+			}
 		}
-		return requests
-	})
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			enqueue(ctx, e.ObjectOld, q)
+			enqueue(ctx, e.ObjectNew, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
+	}
 }
 
 // networksOf returns the RemoteNetworks of a Cluster.
@@ -97,11 +116,11 @@ func (r *Reconciler) networkTunnels(ctx context.Context, cluster client.Object) 
 	return keys, err
 }
 
-// tunnelsOf returns the Tunnels of the networks and of the apiservers of a Cluster.
+// tunnelsOf returns the Tunnels of the apiservers and of the networks of a Cluster.
 func (r *Reconciler) tunnelsOf(ctx context.Context, cluster client.Object) ([]client.ObjectKey, error) {
 	keys, err := r.networkTunnels(ctx, cluster)
 	egress := client.ObjectKey{Namespace: cluster.GetNamespace(), Name: decision.EgressTunnel(cluster.GetName())}
-	return append(keys, egress), err
+	return append([]client.ObjectKey{egress}, keys...), err
 }
 
 // tunnelsBeside returns the Tunnels that depend on a RemoteNetwork: its own, and the others of its Cluster. Those that
@@ -141,11 +160,11 @@ func (r *Reconciler) tunnelsAfter(ctx context.Context, tunnel client.Object) ([]
 	for _, name := range decision.ClustersOf(own.Name) {
 		cluster := &clusterv1.Cluster{}
 		cluster.Namespace, cluster.Name = own.Namespace, name
+		if name != own.Name {
+			keys = append([]client.ObjectKey{own}, keys...)
+		}
 		networks, err := r.networkTunnels(ctx, cluster)
 		keys, errs = append(keys, networks...), append(errs, err)
-		if name != own.Name {
-			keys = append(keys, own)
-		}
 	}
 	return keys, errors.Join(errs...)
 }

@@ -47,7 +47,7 @@ const (
 	paddingFrame http2.FrameType = 0xfa
 )
 
-// Gateways are the gateways of an installation, as a bootstrap file describes them.
+// Gateways are the gateways of an installation, as a bootstrap file describes them, or the objects of the installation.
 type Gateways struct {
 	Addresses []model.Endpoint
 	Domain    model.TunnelDomain
@@ -55,6 +55,8 @@ type Gateways struct {
 	Proxy     dial.Proxy
 	Idle      time.Duration // how long a connection stays without a byte; 0: it is not tested
 	Now       func() time.Time
+	// FromObjects reports that Domain and CA are from the objects of the installation, and Addresses from a user.
+	FromObjects bool
 }
 
 // Test tests the way of an edge from this machine to the gateways.
@@ -70,7 +72,7 @@ func (g *Gateways) Test(ctx context.Context) []check.Result {
 		if port.Status != check.OK {
 			continue
 		}
-		all = append(all, g.session(ctx, one, e)...)
+		all = append(all, g.Session(ctx, one, e)...)
 	}
 	return all
 }
@@ -128,22 +130,21 @@ func Port(ctx context.Context, d *dial.Dialer, to model.Endpoint) check.Result {
 	})
 }
 
-// session tests TLS, and what needs a connection with TLS.
-func (g *Gateways) session(ctx context.Context, d *dial.Dialer, to model.Endpoint) []check.Result {
+// Session tests TLS with an address, and what needs a connection with TLS.
+func (g *Gateways) Session(ctx context.Context, d *dial.Dialer, to model.Endpoint) []check.Result {
 	var conn net.Conn
 	var state tls.ConnectionState
 	const title = "TLS with the gateways"
 	handshake := check.Measure(ctx, TestTLS, title, connectTime, func(ctx context.Context) check.Outcome {
 		var err error
 		if conn, state, err = dial.Handshake(ctx, d, g.Domain, g.CA); err != nil {
-			return check.Outcome{
-				Status: check.Broken, Detail: explain.Text(err),
-				Cause: "a device inspects TLS or closes it, the file is of another installation, or a clock is wrong",
-				Cure: fmt.Sprintf("exempt %s from TLS inspection; compare the clocks; get a new bootstrap file with "+
-					"fairlead join", to),
-			}
+			return g.refused(to, err)
 		}
-		return passed("the certificate of %s is of the CA in the bootstrap file: no TLS inspection", g.Domain.Control())
+		source := "in the bootstrap file"
+		if g.FromObjects {
+			source = "of the installation"
+		}
+		return passed("the certificate of %s is of the CA %s: no TLS inspection", g.Domain.Control(), source)
 	})
 	all := []check.Result{handshake}
 	if conn == nil {
@@ -155,6 +156,23 @@ func (g *Gateways) session(ctx context.Context, d *dial.Dialer, to model.Endpoin
 		all = append(all, idle(ctx, conn, g.Idle))
 	}
 	return all
+}
+
+// refused is the outcome of a handshake that has failed.
+func (g *Gateways) refused(to model.Endpoint, err error) check.Outcome {
+	o := check.Outcome{
+		Status: check.Broken, Detail: explain.Text(err),
+		Cause: "a device inspects TLS or closes it, the file is of another installation, or a clock is wrong",
+		Cure: fmt.Sprintf("exempt %s from TLS inspection; compare the clocks; get a new bootstrap file with fairlead join",
+			to),
+	}
+	if g.FromObjects {
+		o.Cause = "a load balancer ends TLS, a device inspects or closes it, the address is of another installation, or a " +
+			"clock is wrong"
+		o.Cure = fmt.Sprintf("have load balancers forward TCP to %s unchanged; exempt it from TLS inspection; compare the "+
+			"clocks", to)
+	}
+	return o
 }
 
 // clock compares the clock with the certificate, which the handshake has verified.

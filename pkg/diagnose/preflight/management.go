@@ -145,11 +145,49 @@ func clusterAPI(clients kubernetes.Interface) check.Outcome {
 	return passed("%s is served", contract)
 }
 
-// permissions asks the apiserver what the user may do.
+// permissions asks the apiserver what the user may do. Without the verbs escalate and bind, an installation may succeed
+// nevertheless: RBAC also permits roles with no other permissions than the user's own.
 func (m *Management) permissions(ctx context.Context, clients kubernetes.Interface) check.Outcome {
-	var denied []string
-	for _, p := range Permissions() {
-		for _, verb := range []string{"create", "patch"} {
+	denied, err := m.denied(ctx, clients, Permissions(), "create", "patch")
+	if err != nil {
+		return unreadable("asking for permissions", err)
+	}
+	if len(denied) > 0 {
+		return check.Outcome{
+			Status: check.Broken, Detail: "you may not " + strings.Join(denied, ", "),
+			Cause: "the user of the kubeconfig lacks permissions that the installation needs",
+			Cure:  "install as a user with the ClusterRole cluster-admin",
+		}
+	}
+	if denied, err = m.denied(ctx, clients, roles(), "escalate", "bind"); err != nil {
+		return unreadable("asking for permissions", err)
+	}
+	if len(denied) > 0 {
+		return check.Outcome{
+			Status: check.Warning, Detail: "you may not " + strings.Join(denied, ", "),
+			Cause: "RBAC lets you create and bind only roles whose permissions you have yourself, and those of the " +
+				"installation may have more",
+			Cure: "install as a user with the ClusterRole cluster-admin, or with the verbs escalate and bind on clusterroles " +
+				"and roles",
+		}
+	}
+	return passed(
+		"you may create and patch all %d kinds of objects of an installation, and roles with any permissions",
+		len(Permissions()),
+	)
+}
+
+// roles returns the kinds that grant permissions.
+func roles() []Permission {
+	return slices.DeleteFunc(Permissions(), func(p Permission) bool { return !strings.HasSuffix(p.Resource, "roles") })
+}
+
+// denied returns which of some verbs the user may not use, with their kinds.
+func (m *Management) denied(
+	ctx context.Context, clients kubernetes.Interface, kinds []Permission, verbs ...string,
+) (denied []string, err error) {
+	for _, p := range kinds {
+		for _, verb := range verbs {
 			attributes := &authorizationv1.ResourceAttributes{Verb: verb, Group: p.Group, Resource: p.Resource}
 			if p.Namespaced {
 				attributes.Namespace = m.Namespace
@@ -159,21 +197,14 @@ func (m *Management) permissions(ctx context.Context, clients kubernetes.Interfa
 			}
 			answer, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 			if err != nil {
-				return unreadable("asking for permissions", err)
+				return nil, err
 			}
 			if !answer.Status.Allowed {
 				denied = append(denied, verb+" "+strings.TrimSuffix(p.Resource+"."+p.Group, "."))
 			}
 		}
 	}
-	if len(denied) > 0 {
-		return check.Outcome{
-			Status: check.Broken, Detail: "you may not " + strings.Join(denied, ", "),
-			Cause: "the user of the kubeconfig lacks permissions that the installation needs",
-			Cure:  "install as a user with the ClusterRole cluster-admin",
-		}
-	}
-	return passed("you may create and patch all %d kinds of objects of an installation", len(Permissions()))
+	return denied, nil
 }
 
 // clock compares the clocks, and sends and receives more than fits into one packet.

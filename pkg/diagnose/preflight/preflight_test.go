@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"encoding/pem"
 	"io"
 	"log"
@@ -11,9 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/fairlead/fairlead/pkg/diagnose/check"
 	"github.com/fairlead/fairlead/pkg/dial"
@@ -150,5 +156,53 @@ func TestPermissionsMatchTheManifests(t *testing.T) {
 	}
 	if found < 20 {
 		t.Errorf("found only %d objects", found)
+	}
+}
+
+// reviews starts a server that answers access reviews, and denies some questions: a verb and the kind.
+func reviews(t *testing.T, denied ...string) kubernetes.Interface {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review authorizationv1.SelfSubjectAccessReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Spec.ResourceAttributes == nil {
+			http.Error(w, "no review", http.StatusBadRequest)
+			return
+		}
+		asked := review.Spec.ResourceAttributes
+		review.Status.Allowed = !slices.Contains(denied, asked.Verb+" "+asked.Namespace+"/"+asked.Resource)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(s.Close)
+	clients, err := kubernetes.NewForConfig(&rest.Config{
+		Host: s.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients
+}
+
+// TestPermissionsForRoles has users that may create roles, but not with permissions that they do not have themselves.
+func TestPermissionsForRoles(t *testing.T) {
+	for name, tc := range map[string]struct {
+		denied       []string
+		want         check.Status
+		detail, cure string
+	}{
+		"all":          {nil, check.OK, "roles with any permissions", ""},
+		"no escalate":  {[]string{"escalate /clusterroles"}, check.Warning, "escalate clusterroles", "escalate and bind"},
+		"no bind":      {[]string{"bind fairlead/roles"}, check.Warning, "bind roles.rbac", "cluster-admin"},
+		"another role": {[]string{"bind /roles"}, check.OK, "", ""}, // only those in the namespace are needed
+		"no create": {
+			[]string{"create /clusterroles", "bind /clusterroles"}, check.Broken, "create clusterroles.rbac", "cluster-admin",
+		},
+	} {
+		m := &Management{Namespace: "fairlead"}
+		got := m.permissions(t.Context(), reviews(t, tc.denied...))
+		if got.Status != tc.want || !strings.Contains(got.Detail, tc.detail) || !strings.Contains(got.Cure, tc.cure) {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

@@ -136,6 +136,11 @@ func hopOf(err error) (check.ID, string) {
 	return "", ""
 }
 
+// blame makes a hop that was broken the reason.
+func (f *Failure) blame(hop *check.Result) {
+	f.Hop, f.Detail, f.Cause, f.Cure = hop.ID, hop.Detail, hop.Cause, hop.Cure
+}
+
 // checked adds the result of a check to the failures that had none. If the fault was over by then, the hop that a
 // check has found shortly before a failure is its reason too: a fault breaks the watch and the connection one after the
 // other.
@@ -147,14 +152,16 @@ func (r *recorder) checked(report *check.Report, now time.Time) {
 	isBroken := found != nil && found.Status == check.Broken
 	for _, i := range r.pending {
 		f := &r.record.Failures[i]
-		v := found
-		if !isBroken && r.broken != nil && f.At.Sub(r.brokenAt) < pauseTime {
-			v = r.broken
-		}
-		if v != nil {
-			f.Hop, f.Detail, f.Cause, f.Cure = v.ID, v.Detail, v.Cause, v.Cure
-		} else if f.Hop == "" {
+		switch {
+		case isBroken:
+			f.blame(found)
+		case r.broken != nil && f.At.Sub(r.brokenAt) < pauseTime:
+			f.blame(r.broken)
+		case f.Hop == "":
 			f.Detail = "no hop was broken " + short(now.Sub(f.At)).String() + " later: the fault was over by then"
+			if found != nil { // it may have been there before, such as a certificate that expires soon
+				f.Detail += "; the hop " + string(found.ID) + " has a warning: " + found.Detail
+			}
 		}
 	}
 	r.pending = nil

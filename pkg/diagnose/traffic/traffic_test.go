@@ -261,7 +261,7 @@ func TestRecorderBoundsItsList(t *testing.T) {
 }
 
 // TestRecorderNamesTheHopOfFailuresThatFollow checks that a failure right after that of another kind has its hop, even
-// if the fault was over before the next check.
+// if the fault was over before the next check. A hop with a warning was not broken.
 func TestRecorderNamesTheHopOfFailuresThatFollow(t *testing.T) {
 	r := newRecorder()
 	at := time.Unix(1_000_000, 0)
@@ -273,12 +273,16 @@ func TestRecorderNamesTheHopOfFailuresThatFollow(t *testing.T) {
 	r.checked(&stale, at.Add(7*time.Second))
 	r.failed(KindWatch, at.Add(time.Hour), errors.New("cut"))
 	r.checked(&stale, at.Add(time.Hour))
+	failures := r.finish(at.Add(2 * time.Hour)).Failures
 	var hops []check.ID
-	for _, f := range r.finish(at.Add(2 * time.Hour)).Failures {
+	for _, f := range failures {
 		hops = append(hops, f.Hop)
 	}
-	if want := []check.ID{check.HopPort, check.HopPort, check.HopTunnels}; !slices.Equal(hops, want) {
+	if want := []check.ID{check.HopPort, check.HopPort, ""}; !slices.Equal(hops, want) {
 		t.Errorf("got %q, want %q", hops, want)
+	}
+	if text := failures[len(failures)-1].Detail; !strings.Contains(text, "the hop tunnels has a warning") {
+		t.Errorf("got %q", text)
 	}
 }
 

@@ -109,6 +109,7 @@ func (h *Hub) sendAll(a *asked) {
 
 // answer appends a part to the answer of an open question. It drops the part of a question that is not open.
 func (h *Hub) answer(s *session, a *reportv1.Answer) error {
+	size := proto.Size(a) // without the lock, because it may have many parts
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.current(s); err != nil {
@@ -120,7 +121,7 @@ func (h *Hub) answer(s *session, a *reportv1.Answer) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.size += proto.Size(a); q.size > q.most {
+	if q.size += size; q.size > q.most {
 		q.parts, q.ended = nil, errTooLarge
 		delete(s.asked.open, a.GetNumber())
 	} else {

@@ -12,11 +12,11 @@ func (h *Hub) Boot(id string, r *reportv1.BootReport) (watched bool, err error) 
 		return false, err
 	}
 	clean := report.CleanBoot(r)
-	host := report.HostOf(clean.GetMachine())
+	boot := report.NewBoot(report.HostOf(clean.GetMachine()), clean, h.now())
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.boots.Put(id, host, clean, h.now()) {
-		h.changed(changeKey{kind: kindBoot, pair: pair{host, id}})
+	if h.boots.Put(id, boot) {
+		h.changed(changeKey{kind: kindBoot, pair: pair{boot.Host, id}})
 	}
 	return len(h.watchers) > 0, nil
 }

@@ -31,7 +31,12 @@ func (h *Hub) collectClusters(keys map[string]model.Key, emit metrics.Emit) {
 	for id := range keys {
 		all[id] = &clusterFigures{}
 	}
-	h.count(all)
+	for _, e := range h.count(all) {
+		if a := observed.APIServerOf(e.report.GetApiServer()); a != nil {
+			f := all[e.id]
+			f.expiry = observed.Sooner(f.expiry, a.CertificateEnd)
+		}
+	}
 	for id, f := range all {
 		key := keys[id]
 		emit("fairlead_report_cluster_tunnels", float64(f.tunnels), key.Namespace, key.Name)
@@ -43,7 +48,8 @@ func (h *Hub) collectClusters(keys map[string]model.Key, emit metrics.Emit) {
 	}
 }
 
-func (h *Hub) count(all map[string]*clusterFigures) {
+// count counts tunnels and connected edges, and returns these edges.
+func (h *Hub) count(all map[string]*clusterFigures) (edges []edgeState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, g := range h.gateways {
@@ -62,8 +68,7 @@ func (h *Hub) count(all map[string]*clusterFigures) {
 			continue
 		}
 		f.edges++
-		if a := observed.APIServerOf(e.report.GetApiServer()); a != nil {
-			f.expiry = observed.Sooner(f.expiry, a.CertificateEnd)
-		}
+		edges = append(edges, edgeState{p, *e})
 	}
+	return edges
 }

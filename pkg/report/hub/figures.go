@@ -6,6 +6,7 @@ import (
 	"github.com/fairlead/fairlead/internal/metrics"
 	"github.com/fairlead/fairlead/pkg/model"
 	"github.com/fairlead/fairlead/pkg/observed"
+	reportv1 "github.com/fairlead/fairlead/pkg/report/v1"
 )
 
 // Metrics returns the metrics of a hub. They are computed at each scrape from existing state.
@@ -20,58 +21,93 @@ func (h *Hub) Metrics() prometheus.Collector {
 	return s
 }
 
+// figures are what the metrics are made from.
+type figures struct {
+	streams                   map[model.Role]int
+	watchers, machines, bytes int
+	away                      int // edges
+	edges                     []edgeFigures
+	gateways                  []gatewayFigures
+}
+
+// edgeFigures are of an edge that is connected.
+type edgeFigures struct {
+	report         *reportv1.EdgeReport
+	egress, tunnel bool
+}
+
+type gatewayFigures struct {
+	name             string
+	connected, ready bool
+	tunnels, edges   int
+}
+
 func (h *Hub) collect(emit metrics.Emit) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	streams := map[model.Role]int{}
-	for subject := range h.sessions {
-		streams[subject.Role]++
-	}
+	f := h.figures()
 	for _, role := range []model.Role{model.RoleEdge, model.RoleEgress, model.RoleGateway} {
-		emit("fairlead_report_streams", float64(streams[role]), string(role))
+		emit("fairlead_report_streams", float64(f.streams[role]), string(role))
 	}
-	emit("fairlead_report_watchers", float64(len(h.watchers)))
-	emit("fairlead_report_boot_machines", float64(h.boots.Machines()))
-	emit("fairlead_report_boot_bytes", float64(h.boots.Bytes()))
-	h.collectEdges(emit)
-	for name, g := range h.gateways {
-		emit("fairlead_report_gateway_connected", metrics.Bool(g.connected), name)
+	emit("fairlead_report_watchers", float64(f.watchers))
+	emit("fairlead_report_boot_machines", float64(f.machines))
+	emit("fairlead_report_boot_bytes", float64(f.bytes))
+	f.emitEdges(emit)
+	for _, g := range f.gateways {
+		emit("fairlead_report_gateway_connected", metrics.Bool(g.connected), g.name)
 		if !g.connected {
 			continue // another server may have its newer report
 		}
-		emit("fairlead_report_gateway_ready", metrics.Bool(g.ready), name)
-		emit("fairlead_report_gateway_tunnels", float64(len(g.tunnels)), name)
-		edges := 0
-		for _, c := range g.counts {
-			if c.n > 0 {
-				edges++
-			}
-		}
-		emit("fairlead_report_gateway_edges", float64(edges), name)
+		emit("fairlead_report_gateway_ready", metrics.Bool(g.ready), g.name)
+		emit("fairlead_report_gateway_tunnels", float64(g.tunnels), g.name)
+		emit("fairlead_report_gateway_edges", float64(g.edges), g.name)
 	}
 }
 
-func (h *Hub) collectEdges(emit metrics.Emit) {
-	connected, troubled, without := 0, 0, 0
-	health := map[observed.Health]int{}
+func (h *Hub) figures() *figures {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := &figures{
+		streams: map[model.Role]int{}, watchers: len(h.watchers), machines: h.boots.Machines(), bytes: h.boots.Bytes(),
+	}
+	for subject := range h.sessions {
+		f.streams[subject.Role]++
+	}
 	for key, e := range h.edges {
 		if !e.connected {
+			f.away++
 			continue
 		}
-		connected++
+		egress := h.sessions[model.Subject{Role: model.RoleEgress, Node: key.node, ID: key.id}] != nil
+		f.edges = append(f.edges, edgeFigures{e.report, egress, !egress && h.hasTunnel(key)})
+	}
+	for name, g := range h.gateways {
+		one := gatewayFigures{name: name, connected: g.connected, ready: g.ready, tunnels: len(g.tunnels)}
+		for _, c := range g.counts {
+			if c.n > 0 {
+				one.edges++
+			}
+		}
+		f.gateways = append(f.gateways, one)
+	}
+	return f
+}
+
+func (f *figures) emitEdges(emit metrics.Emit) {
+	troubled, without := 0, 0
+	health := map[observed.Health]int{}
+	for _, e := range f.edges {
 		if e.report.GetLastError() != "" {
 			troubled++
 		}
-		if h.sessions[model.Subject{Role: model.RoleEgress, Node: key.node, ID: key.id}] != nil {
+		if e.egress {
 			continue // it has no tunnels, and serves no apiserver to others
 		}
 		health[observed.APIServerOf(e.report.GetApiServer()).Health()]++
-		if !h.hasTunnel(key) {
+		if !e.tunnel {
 			without++
 		}
 	}
-	emit("fairlead_report_edges", float64(connected), "connected")
-	emit("fairlead_report_edges", float64(len(h.edges)-connected), "away")
+	emit("fairlead_report_edges", float64(len(f.edges)), "connected")
+	emit("fairlead_report_edges", float64(f.away), "away")
 	emit("fairlead_report_troubled_edges", float64(troubled))
 	emit("fairlead_report_edges_without_tunnel", float64(without))
 	for _, is := range []observed.Health{observed.Healthy, observed.Unhealthy, observed.HealthUnknown} {

@@ -43,6 +43,8 @@ type Hub struct {
 	lines          *limit.Rates // logged lines, by tunnel id
 	watching       sync.Once    // starts watchDenied
 
+	// mu guards the fields below. All reports and questions wait for it. So while it is held, reports are applied and
+	// state is copied, but no message is made, encoded or measured, and nothing is logged.
 	mu       sync.Mutex
 	ready    time.Time // when the first stream was admitted; zero: none was
 	times    report.Times
@@ -87,8 +89,8 @@ type gateway struct {
 // edge is the last report of an edge, as received.
 type edge struct {
 	presence
-	report         *reportv1.EdgeReport
-	loggedRefusals time.Time // when it was received
+	report   *reportv1.EdgeReport
+	received time.Time // when report was
 }
 
 // session is the current stream of an edge or a gateway.
@@ -104,10 +106,9 @@ func New(domain model.TunnelDomain, admission Admission, log *slog.Logger) *Hub 
 	open, closeAll := context.WithCancel(context.Background())
 	return &Hub{
 		domain: domain, admission: admission, log: log, now: time.Now, open: open, close: closeAll,
-		times: report.DefaultTimes,
-		loggedRefusals: limit.NewRates(
-			maxLoggedRefusals,
-		), lines: limit.NewRates(maxLoggedRefusals), ofTunnel: map[string]int{},
+		times:          report.DefaultTimes,
+		loggedRefusals: limit.NewRates(maxLoggedRefusals), lines: limit.NewRates(maxLoggedRefusals),
+		ofTunnel: map[string]int{},
 		sessions: map[model.Subject]*session{}, gateways: map[string]*gateway{}, edges: map[pair]*edge{},
 		boots: report.NewBoots(report.DefaultBootBounds), watchers: map[*watcher]bool{},
 	}
@@ -154,17 +155,25 @@ func (h *Hub) settled() bool {
 	return !h.ready.IsZero() && !h.now().Before(h.ready.Add(h.times.Settle))
 }
 
-// finish ends a session. Its reporter is gone only if no newer session has taken its place.
+// finish ends a session, and logs that its reporter is gone.
 func (h *Hub) finish(s *session) {
+	if h.leave(s) {
+		h.note("reporter disconnected", s)
+	}
+}
+
+// leave ends a session, and returns whether its reporter was there and is gone. It is gone only if no newer session has
+// taken its place.
+func (h *Hub) leave(s *session) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.drop()
 	if h.sessions[s.subject] != s {
-		return
+		return false
 	}
 	delete(h.sessions, s.subject)
 	if h.open.Err() != nil {
-		return // this server ends, which watchers detect by their own streams
+		return false // this server ends, which watchers detect by their own streams
 	}
 	var p *presence
 	key := changeKey{kind: kindEdge, pair: pair{s.subject.Node, s.subject.ID}}
@@ -177,11 +186,11 @@ func (h *Hub) finish(s *session) {
 		p = &e.presence
 	}
 	if p == nil || !p.connected {
-		return
+		return false
 	}
 	*p = presence{since: h.now()}
-	h.note("reporter disconnected", s)
 	h.changed(key)
+	return true
 }
 
 // current returns nil if a session is the current one.
@@ -192,14 +201,13 @@ func (h *Hub) current(s *session) error {
 	return nil
 }
 
-// arrive records the first report of a session.
+// arrive records the first report of a session, and returns whether it is the first.
 func (h *Hub) arrive(s *session, p *presence) bool {
 	if s.reported {
 		return false
 	}
 	s.reported = true
 	*p = presence{connected: true, since: h.now()}
-	h.note("reporter connected", s)
 	return true
 }
 
@@ -211,23 +219,31 @@ func (h *Hub) edgeReport(s *session, r *reportv1.EdgeReport) error {
 	if r.GetAnswer() != nil {
 		return h.answer(s, r.GetAnswer())
 	}
+	first, err := h.setEdge(s, report.CleanEdge(r)) // a new object: watchers may be sending the previous one
+	if first {
+		h.note("reporter connected", s)
+	}
+	return err
+}
+
+// setEdge records a report of an edge, and returns whether it is the first of its session.
+func (h *Hub) setEdge(s *session, r *reportv1.EdgeReport) (first bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.current(s); err != nil {
-		return err
+		return false, err
 	}
 	key := pair{s.subject.Node, s.subject.ID}
 	e := h.edges[key]
 	if e == nil {
 		if e = h.addEdge(key); e == nil {
-			return errTooMany
+			return false, errTooMany
 		}
 	}
-	h.arrive(s, &e.presence)
-	e.loggedRefusals = h.now()
-	e.report = report.CleanEdge(r) // a new object: watchers may be sending the previous one
+	first = h.arrive(s, &e.presence)
+	e.report, e.received = r, h.now()
 	h.changed(changeKey{kind: kindEdge, pair: key})
-	return nil
+	return first, nil
 }
 
 // gatewayReport applies a report of a gateway.
@@ -238,40 +254,49 @@ func (h *Hub) gatewayReport(s *session, r *reportv1.GatewayReport) error {
 	if r.GetAnswer() != nil {
 		return h.answer(s, r.GetAnswer())
 	}
+	hang, incomplete := printable.Text(r.GetHang(), report.MaxText), printable.Text(r.GetIncomplete(), report.MaxText)
+	first, err := h.setGateway(s, r, hang, incomplete)
+	if first {
+		h.note("reporter connected", s)
+	}
+	return err
+}
+
+// setGateway records a report of a gateway with two of its texts as they are stored. It returns whether it is the first
+// of its session.
+func (h *Hub) setGateway(s *session, r *reportv1.GatewayReport, hang, incomplete string) (first bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.current(s); err != nil {
-		return err
+		return false, err
 	}
 	if !s.reported && !r.GetSnapshot() {
-		return status.Error(codes.InvalidArgument, "the first report of a stream is not a snapshot")
+		return false, status.Error(codes.InvalidArgument, "the first report of a stream is not a snapshot")
 	}
 	name := s.subject.Node
 	g := h.gateways[name]
 	if g == nil {
 		if len(h.gateways) >= maxGateways && !forget(h.gateways, func(g *gateway) presence { return g.presence }) {
-			return errTooMany
+			return false, errTooMany
 		}
 		g = &gateway{tunnels: map[string]pair{}, counts: map[pair]count{}}
 		h.gateways[name] = g
 	}
 	if err := g.room(r); err != nil {
-		return err
+		return false, err
 	}
 	before := [...]any{g.ready, g.hang, g.incomplete}
-	g.ready, g.hang, g.incomplete = r.GetReady(), printable.Text(r.GetHang(), report.MaxText), printable.Text(
-		r.GetIncomplete(), report.MaxText,
-	)
+	g.ready, g.hang, g.incomplete = r.GetReady(), hang, incomplete
 	if before != [...]any{g.ready, g.hang, g.incomplete} {
 		h.changed(changeKey{kind: kindGateway, gateway: name})
 	}
 	for key := range g.apply(r) {
 		h.changed(changeKey{kind: kindCount, gateway: name, pair: key})
 	}
-	if h.arrive(s, &g.presence) {
+	if first = h.arrive(s, &g.presence); first {
 		h.changed(changeKey{kind: kindGateway, gateway: name})
 	}
-	return nil
+	return first, nil
 }
 
 // room returns an error if a gateway would have too many tunnels or nodes after changes. At its maximum, some of them

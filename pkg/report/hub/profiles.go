@@ -10,10 +10,13 @@ import (
 // again. It must not be changed afterwards.
 func (h *Hub) SetProfiles(state *reportv1.ProfileState) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if proto.Equal(h.profiles, state) {
+	before := h.profiles
+	h.mu.Unlock()
+	if proto.Equal(before, state) { // without the lock: it may have 200 nodes, and those of a first wave
 		return
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.profiles = state
 	h.changed(changeKey{kind: kindProfiles})
 }

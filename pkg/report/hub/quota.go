@@ -51,7 +51,8 @@ func (h *Hub) dropEdge(key pair) {
 	}
 }
 
-// note logs that an edge or a gateway has connected or disconnected.
+// note logs that an edge or a gateway has connected or disconnected. A log may block, so the caller must not hold the
+// lock.
 func (h *Hub) note(message string, s *session) {
 	if s.subject.ID == "" || h.lines.Take(s.subject.ID, linesRate) == 0 {
 		h.log.Info(message, "role", s.subject.Role, "node", s.subject.Node)

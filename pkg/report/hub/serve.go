@@ -37,11 +37,18 @@ func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, re
 		recv: stream.Recv, take: h.gatewayReport,
 	}
 	keeps := report.KeepsDenied(stream.Context())
+	var sent *model.Denied // nil: none were
 	return c.serve(stream.Context(), func(q *reportv1.Question, changed bool) error {
 		orders := &reportv1.GatewayOrders{Question: q}
 		if changed || !keeps {
 			denied, _ := h.admission.Denied() // the newest: one sender after the other
-			orders.Denied = report.DeniedMessage(denied)
+			same := sent != nil && slices.Equal(denied.Edges, sent.Edges) && slices.Equal(denied.IDs, sent.IDs)
+			switch {
+			case !same, q != nil && !keeps:
+				orders.Denied, sent = report.DeniedMessage(denied), &denied
+			case q == nil:
+				return nil
+			}
 		}
 		return stream.Send(orders)
 	})
@@ -69,7 +76,7 @@ type conversation[M any] struct {
 }
 
 // serve serves a stream to its end, and logs a rejection. send sends orders, with or without a question, and with the
-// denials if they have changed; it is never called concurrently.
+// denials if they may have changed; it is never called concurrently.
 func (c *conversation[M]) serve(ctx context.Context, send func(q *reportv1.Question, denied bool) error) error {
 	subject, err := caller(ctx, c.hub.domain, c.role, c.hub.now())
 	if err == nil {
@@ -88,7 +95,8 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 		return err
 	}
 	h.watching.Do(func() {
-		go h.watchDenied(h.admission.Denied())
+		_, changed := h.admission.Denied()
+		go h.watchDenied(changed)
 	})
 	h.begin(s)
 	defer h.finish(s)
@@ -125,9 +133,10 @@ func (c *conversation[M]) converse(ctx context.Context, s *session) error {
 }
 
 // watchDenied ends the streams that are no longer admitted, sends changed denials to gateways, and ends all streams
-// when the hub is closed. One goroutine does so for all of them. changed is closed when the denials differ from known,
-// the denials at the first stream. It may be closed for edges that are not among them, and then gateways get nothing.
-func (h *Hub) watchDenied(known model.Denied, changed <-chan struct{}) {
+// when the hub is closed. One goroutine does so for all of them. changed is closed when the denials differ from the
+// denials at the first stream. It may be closed for edges that are not among them, and then gateways get nothing: each
+// stream compares the denials with those that it has sent, because this goroutine may not see all of them.
+func (h *Hub) watchDenied(changed <-chan struct{}) {
 	for {
 		select {
 		case <-changed:
@@ -135,11 +144,9 @@ func (h *Hub) watchDenied(known model.Denied, changed <-chan struct{}) {
 			h.endAll(func(*session) error { return errShutdown })
 			return
 		}
-		before := known
-		known, changed = h.admission.Denied()
-		same := slices.Equal(known.Edges, before.Edges) && slices.Equal(known.IDs, before.IDs)
+		_, changed = h.admission.Denied()
 		for _, s := range h.endAll(func(s *session) error { return h.admission.Admit(s.subject) }) {
-			if s.subject.Role == model.RoleGateway && !same {
+			if s.subject.Role == model.RoleGateway {
 				h.order(s)
 			}
 		}

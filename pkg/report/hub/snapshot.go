@@ -53,53 +53,96 @@ func (h *Hub) Snapshot(ctx context.Context, ids []string, live bool) Snapshot {
 	if live {
 		answers = h.measureAll(ctx, ids)
 	}
-	wanted := func(id string) bool { return len(ids) == 0 || slices.Contains(ids, id) }
-	installed := h.admission.Gateways()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	look := Snapshot{Now: h.now(), Settled: h.settled()}
-	for name, g := range h.gateways {
-		one := g.gatewaySnapshot(answers[name], wanted)
-		one.Name, one.Installed = name, slices.Contains(installed, name)
+	some := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		some[id] = true
+	}
+	look, gateways, edges := h.copies(answers, func(id string) bool { return len(ids) == 0 || some[id] })
+	installed, known := h.admission.Gateways(), map[string]bool{}
+	for _, g := range gateways {
+		one := g.snapshot(answers[g.Name])
+		one.Installed, known[g.Name] = slices.Contains(installed, g.Name), true
 		look.Gateways = append(look.Gateways, one)
 	}
 	for _, name := range installed {
-		if h.gateways[name] == nil {
+		if !known[name] {
 			look.Gateways = append(look.Gateways, GatewaySnapshot{Name: name, Installed: true})
 		}
 	}
-	for p, e := range h.edges {
-		if wanted(p.id) {
-			look.Edges = append(look.Edges, &reportv1.EdgeState{
-				Node: p.node, TunnelId: p.id, Connected: e.connected,
-				Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.loggedRefusals),
-			})
-		}
+	for _, e := range edges {
+		look.Edges = append(look.Edges, &reportv1.EdgeState{
+			Node: e.node, TunnelId: e.id, Connected: e.connected,
+			Since: timestamppb.New(e.since), Report: e.report, Reported: timestamppb.New(e.received),
+		})
 	}
 	return look
 }
 
-// gatewaySnapshot returns the snapshot of a gateway, with its measurements if it answered.
-func (g *gateway) gatewaySnapshot(answer *measured, wanted func(id string) bool) GatewaySnapshot {
-	one := GatewaySnapshot{Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since}
-	if answer != nil {
-		one.Tunnels, one.Zone, one.Ways, one.Problem = answer.tunnels, answer.zone, answer.ways, answer.err
+// gatewayCopy is what the snapshot of a gateway is made from. It may have 100,000 tunnels.
+type gatewayCopy struct {
+	GatewaySnapshot // without lists and answers
+	tunnels         []tunnelCopy
+	holes           []countState
+}
+
+type tunnelCopy struct {
+	key string
+	pair
+}
+
+// copies returns a snapshot without gateways and edges, copies of the gateways, and of the edges whose id is wanted.
+func (h *Hub) copies(
+	answers map[string]*measured, wanted func(id string) bool,
+) (look Snapshot, gateways []gatewayCopy, edges []edgeState) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, g := range h.gateways {
+		gateways = append(gateways, g.copied(name, !answers[name].good(), wanted))
 	}
-	if answer == nil || answer.err != nil {
-		one.Tunnels = nil
+	for p, e := range h.edges {
+		if wanted(p.id) {
+			edges = append(edges, edgeState{p, *e})
+		}
+	}
+	return Snapshot{Now: h.now(), Settled: h.settled()}, gateways, edges
+}
+
+// copied returns a copy of a gateway, with or without its tunnels.
+func (g *gateway) copied(name string, tunnels bool, wanted func(id string) bool) gatewayCopy {
+	c := gatewayCopy{GatewaySnapshot: GatewaySnapshot{
+		Name: name, Connected: g.connected, Ready: g.ready, Incomplete: g.incomplete, Hang: g.hang, Since: g.since,
+	}}
+	if tunnels {
 		for key, p := range g.tunnels {
 			if wanted(p.id) {
-				one.Tunnels = append(one.Tunnels, &reportv1.MeasuredTunnel{Tunnel: &reportv1.Tunnel{
-					Key: key, Node: p.node,
-					TunnelId: p.id,
-				}})
+				c.tunnels = append(c.tunnels, tunnelCopy{key, p})
 			}
 		}
 	}
-	for p, c := range g.counts {
-		if c.without > 0 && wanted(p.id) {
-			one.Holes = append(one.Holes, &reportv1.Hole{Node: p.node, TunnelId: p.id, Workers: int32(c.without)})
+	for p, n := range g.counts {
+		if n.without > 0 && wanted(p.id) {
+			c.holes = append(c.holes, countState{name, p, n})
 		}
+	}
+	return c
+}
+
+// snapshot returns the snapshot of a gateway, with its measurements if it answered.
+func (g gatewayCopy) snapshot(answer *measured) GatewaySnapshot {
+	one := g.GatewaySnapshot
+	if answer != nil {
+		one.Tunnels, one.Zone, one.Ways, one.Problem = answer.tunnels, answer.zone, answer.ways, answer.err
+	}
+	if !answer.good() {
+		one.Tunnels = nil
+		for _, t := range g.tunnels {
+			one.Tunnels = append(one.Tunnels, &reportv1.MeasuredTunnel{
+				Tunnel: &reportv1.Tunnel{Key: t.key, Node: t.node, TunnelId: t.id},
+			})
+		}
+	}
+	for _, hole := range g.holes {
+		one.Holes = append(one.Holes, &reportv1.Hole{Node: hole.node, TunnelId: hole.id, Workers: int32(hole.without)})
 	}
 	return one
 }
@@ -111,6 +154,9 @@ type measured struct {
 	ways    []*reportv1.Way
 	err     error
 }
+
+// good reports whether there is an answer without an error.
+func (m *measured) good() bool { return m != nil && m.err == nil }
 
 // measureAll asks all gateways that report.
 func (h *Hub) measureAll(ctx context.Context, ids []string) map[string]*measured {

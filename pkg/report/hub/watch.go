@@ -1,9 +1,7 @@
 package hub
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -39,6 +37,7 @@ type changeKey struct {
 type watcher struct {
 	dirty   map[changeKey]bool
 	changed chan struct{} // capacity 1: something is dirty
+	settled time.Time     // when synced may be sent
 }
 
 // changed notifies all watchers.
@@ -70,7 +69,7 @@ func (h *Hub) watch(stream grpc.ServerStreamingServer[reportv1.Change], subject 
 	if err := h.admission.Admit(subject); err != nil {
 		return err
 	}
-	w, settled, err := h.addWatcher()
+	w, next, err := h.addWatcher()
 	if err != nil {
 		return err
 	}
@@ -78,10 +77,10 @@ func (h *Hub) watch(stream grpc.ServerStreamingServer[reportv1.Change], subject 
 	if err := stream.Send(&reportv1.Change{What: &reportv1.Change_Began{Began: timestamppb.New(h.now())}}); err != nil {
 		return err
 	}
-	settle := time.NewTimer(settled.Sub(h.now()))
+	settle := time.NewTimer(w.settled.Sub(h.now()))
 	defer settle.Stop()
 	for synced, all := false, false; ; {
-		for _, change := range h.take(w) {
+		for change := range next.messages() {
 			if err := stream.Send(change); err != nil {
 				return err
 			}
@@ -104,33 +103,21 @@ func (h *Hub) watch(stream grpc.ServerStreamingServer[reportv1.Change], subject 
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		next = h.take(w)
 	}
 }
 
-// addWatcher returns a watcher for which everything is new, and when synced may be sent to it.
-func (h *Hub) addWatcher() (w *watcher, settled time.Time, err error) {
+// addWatcher returns a watcher, and everything that it is sent first. What changes afterwards is dirty.
+func (h *Hub) addWatcher() (w *watcher, first states, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.watchers) >= maxWatchers {
-		return nil, time.Time{}, status.Error(codes.ResourceExhausted, "too many watchers")
+		return nil, states{}, status.Error(codes.ResourceExhausted, "too many watchers")
 	}
 	h.admitted()
-	w = &watcher{dirty: map[changeKey]bool{}, changed: make(chan struct{}, 1)}
-	for name, g := range h.gateways {
-		w.dirty[changeKey{kind: kindGateway, gateway: name}] = true
-		for key := range g.counts {
-			w.dirty[changeKey{kind: kindCount, gateway: name, pair: key}] = true
-		}
-	}
-	for key := range h.edges {
-		w.dirty[changeKey{kind: kindEdge, pair: key}] = true
-	}
-	h.boots.Each(func(id, host string) { w.dirty[changeKey{kind: kindBoot, pair: pair{host, id}}] = true })
-	if h.profiles != nil {
-		w.dirty[changeKey{kind: kindProfiles}] = true
-	}
+	w = &watcher{dirty: map[changeKey]bool{}, changed: make(chan struct{}, 1), settled: h.ready.Add(h.times.Settle)}
 	h.watchers[w] = true
-	return w, h.ready.Add(h.times.Settle), nil
+	return w, h.everything(), nil
 }
 
 func (h *Hub) removeWatcher(w *watcher) {
@@ -139,66 +126,14 @@ func (h *Hub) removeWatcher(w *watcher) {
 	delete(h.watchers, w)
 }
 
-// take returns the state of everything that a watcher was not sent yet, at one time. It omits what the hub has removed:
-// views remove that by themselves.
-func (h *Hub) take(w *watcher) []*reportv1.Change {
+// take returns the states of all items that are dirty, at one time. It omits what the hub has removed, because views
+// remove that by themselves.
+func (h *Hub) take(w *watcher) (all states) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	keys := make([]changeKey, 0, len(w.dirty))
 	for key := range w.dirty {
-		keys = append(keys, key)
+		h.add(&all, key)
 	}
-	clear(w.dirty)
-	slices.SortFunc(keys, func(a, b changeKey) int { return cmp.Compare(a.kind, b.kind) })
-	changes := make([]*reportv1.Change, 0, len(keys))
-	for _, key := range keys {
-		if change := h.state(key); change != nil {
-			changes = append(changes, change)
-		}
-	}
-	return changes
-}
-
-// state returns the state of one item; nil: the hub has removed it.
-func (h *Hub) state(key changeKey) *reportv1.Change {
-	switch key.kind {
-	case kindCount:
-		count := &reportv1.TunnelCount{Gateway: key.gateway, Node: key.pair.node, TunnelId: key.pair.id}
-		if g := h.gateways[key.gateway]; g != nil {
-			c := g.counts[key.pair]
-			count.Count, count.WorkersWithout, count.Connections = int32(c.n), int32(c.without), int32(c.connections)
-		}
-		return &reportv1.Change{What: &reportv1.Change_Tunnels{Tunnels: count}}
-	case kindEdge:
-		e := h.edges[key.pair]
-		if e == nil {
-			return nil
-		}
-		return &reportv1.Change{What: &reportv1.Change_Edge{Edge: &reportv1.EdgeState{
-			Node: key.pair.node, TunnelId: key.pair.id, Connected: e.connected, Since: timestamppb.New(e.since),
-			Report: e.report,
-		}}}
-	case kindProfiles:
-		if h.profiles == nil {
-			return nil
-		}
-		return &reportv1.Change{What: &reportv1.Change_Profiles{Profiles: h.profiles}}
-	case kindBoot:
-		b := h.boots.Get(key.pair.id, key.pair.node)
-		if b == nil {
-			return nil
-		}
-		return &reportv1.Change{What: &reportv1.Change_Boot{Boot: &reportv1.MachineBoot{
-			TunnelId: key.pair.id, Host: key.pair.node, Received: timestamppb.New(b.Received), Report: b.Report,
-		}}}
-	default:
-		g := h.gateways[key.gateway]
-		if g == nil {
-			return nil
-		}
-		return &reportv1.Change{What: &reportv1.Change_Gateway{Gateway: &reportv1.GatewayState{
-			Name: key.gateway, Connected: g.connected, Since: timestamppb.New(g.since), Incomplete: g.incomplete != "",
-			Ready: g.ready, Hang: g.hang,
-		}}}
-	}
+	w.dirty = map[changeKey]bool{} // not cleared: a large one would stay large, and take as long each time
+	return all
 }

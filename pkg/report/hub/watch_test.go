@@ -173,7 +173,7 @@ func FuzzReports(f *testing.F) {
 				t.Errorf("not counted were %v", counts)
 			}
 		}
-		for _, change := range h.take(watcher) {
+		for change := range h.take(watcher).messages() {
 			if size := proto.Size(change); size > 32<<10 {
 				t.Errorf("a change has %d bytes", size)
 			}

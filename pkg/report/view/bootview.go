@@ -34,7 +34,7 @@ func (f *fleet) boot(s *server, b *reportv1.MachineBoot, now time.Time) {
 	if old := f.boots.Get(id, host); old != nil && old.Received.After(received) {
 		return
 	}
-	if !f.boots.Put(id, host, b.GetReport(), received) {
+	if !f.boots.Put(id, report.NewBoot(host, b.GetReport(), received)) {
 		return
 	}
 	if f.bootedIDs == nil {

@@ -29,13 +29,14 @@ func newClient(f *Feed, has map[string]string) *client {
 	if c.has == nil {
 		c.has = map[string]string{}
 	}
-	c.state.Request(0, &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: has})
+	r := &discoveryv3.DeltaDiscoveryRequest{InitialResourceVersions: has}
+	c.state.Request(0, r, deltaxds.ClaimsOf(r))
 	return c
 }
 
 // ask answers the last response.
 func (c *client) ask() {
-	c.state.Request(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: c.nonce})
+	c.state.Request(0, &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: c.nonce}, nil)
 }
 
 // take receives a response if there is one, and reports whether there was one.

@@ -50,7 +50,7 @@ func (r *Relay) describe(upstream func(name string) bool, resource func(k Kind, 
 			continue
 		}
 		mine := func(name string) bool { return resource(Kind(k), name) }
-		fmt.Fprintf(b, "envoy %s have=%d answered=%t parts=%d", Kind(k), len(wanted(t.have, mine)), t.answered, len(t.parts))
+		fmt.Fprintf(b, "envoy %s have=%d answered=%t parts=%d", Kind(k), count(t.have, mine), t.answered, len(t.parts))
 		if f := t.flight; f != nil && upstream(f.share.upstream()) {
 			fmt.Fprintf(b, " flight=%s%s", f.nonce, listed("of", f.names))
 		}
@@ -60,8 +60,24 @@ func (r *Relay) describe(upstream func(name string) bool, resource func(k Kind, 
 }
 
 // wanted returns the wanted names in order.
-func wanted[V any](names map[string]V, want func(name string) bool) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool { return !want(name) })
+func wanted[V any](names map[string]V, want func(name string) bool) (all []string) {
+	for name := range names {
+		if want(name) {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// count returns how many names are wanted.
+func count[V any](names map[string]V, want func(name string) bool) (n int) {
+	for name := range names {
+		if want(name) {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *share) dump(b *strings.Builder) {

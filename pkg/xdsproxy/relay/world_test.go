@@ -39,10 +39,10 @@ type world struct {
 	queue   []Effect // for the disk
 	disk    map[string]Stored
 	trials  int
-	broken  bool // the disk fails
-	cut     int  // the agent ends after this number of effects; negative: never
-	rolled  int  // number of roll-backs
-	healed  bool // deadly resources no longer end Envoy
+	broken  bool           // the disk fails
+	cut     int            // the agent ends after this number of effects; negative: never
+	healed  bool           // deadly resources no longer end Envoy
+	ends    map[string]int // ends of Envoy with each deadly version; nil: they are not counted
 	log     []string
 }
 
@@ -213,7 +213,6 @@ func (w *world) kept(e Event, effects []Effect, accepted, crashed map[string]str
 		return
 	}
 	if rolled {
-		w.rolled++
 		return
 	}
 	if _, ok := e.(Requested); ok {
@@ -381,6 +380,7 @@ func (w *world) reply(k Kind) {
 		return slices.ContainsFunc(response.Resources, has)
 	}
 	if is(deadly) && !w.healed {
+		w.count(response)
 		w.dies()
 		return
 	}
@@ -409,6 +409,18 @@ func (w *world) reply(k Kind) {
 		}
 		if got := c.shares[k].accepted[res.Name]; got != res {
 			w.fail("Envoy accepted %s, which is not recorded: %v", res.Name, got)
+		}
+	}
+}
+
+// count counts the end of Envoy with a response. It does not ask the relay what it has rejected.
+func (w *world) count(response Respond) {
+	for _, res := range response.Resources {
+		if w.ends == nil || !strings.HasSuffix(res.Version, deadly) {
+			continue
+		}
+		if w.ends[res.Version]++; w.ends[res.Version] > crashLimit {
+			w.fail("Envoy has ended %d times with %s", w.ends[res.Version], res.Version)
 		}
 	}
 }
@@ -576,9 +588,23 @@ func (w *world) flow() {
 	}
 }
 
+// survive lets everything work while the xds-servers change nothing, until Envoy does not end any more. A version may
+// end it crashLimit times: see count.
+func (w *world) survive() {
+	w.broken, w.cut, w.ends = false, -1, map[string]int{}
+	w.flow()
+	w.wait(quick.First) // it gets resources even if an xds-server has never answered
+	for before := w.envoy; ; before = w.envoy {
+		if w.flow(); w.envoy == before {
+			return
+		}
+	}
+}
+
 // converge lets everything work for as long as something changes, and checks the result.
 func (w *world) converge() {
-	w.broken, w.cut, w.healed = false, -1, true
+	w.survive()
+	w.healed = true
 	for _, s := range w.sorted() { // one that was taken for an xds-server without scopes is asked for them again
 		w.open(s)
 		w.lose(s, codes.Unavailable)

@@ -135,7 +135,7 @@ var All = []Goal{
 		Cases: []Case{path("", "new connections", 0.75)},
 	},
 	{
-		ID: "xds-memory", Title: "memory of an xds-server with 10,000 control channels", Unit: "MB",
+		ID: "xds-memory", Title: "memory of a whole xds-server with 10,000 control channels", Unit: "MB",
 		Cases: []Case{scale("", "memory if all had a control channel", "xds-server", 800)},
 	},
 	{

@@ -35,6 +35,8 @@ const (
 	// In an hour one edge of renewing renews its leaf, as all do after two thirds of its life, and each of so many
 	// Clusters is replaced by another one and gets another name.
 	renewing, replaced = 4, 20
+	// heapInterval is the time between two looks at the heaps: ten in an hour.
+	heapInterval = 3 * time.Second
 )
 
 // ClustersEnv is the environment variable that overrides the number of workload clusters of RunDay.
@@ -55,14 +57,12 @@ type today struct {
 
 // RunDay measures memory, goroutines and open files of every component in each hour of a simulated day: leaves are
 // renewed, tunnels and control channels open again with them, and workload clusters come, go and change. It adds the
-// figures of some hours, and how much each grows from hour to hour once all has settled, by least squares.
+// figures of some hours, and how much each grows from hour to hour once all has settled, by least squares. If one grows
+// by more than its bound, it returns an error. A quick run is too short for that.
 func RunDay(ctx context.Context, log *record.Log, o record.Options) error {
-	n := dayClusters
-	if text := os.Getenv(ClustersEnv); text != "" {
-		var err error
-		if n, err = strconv.Atoi(text); err != nil || n < 2*replaced {
-			return fmt.Errorf("%s: %q is no number of workload clusters of at least %d", ClustersEnv, text, 2*replaced)
-		}
+	n, err := dayClustersOf(os.Getenv(ClustersEnv))
+	if err != nil {
+		return err
 	}
 	r := &results{log: log, out: o, size: n, growth: growth{}}
 	w, err := newWorld(ctx, fleet.Options{
@@ -80,17 +80,7 @@ func RunDay(ctx context.Context, log *record.Log, o record.Options) error {
 	figures := map[figure][]float64{}
 	length := o.Rounds(hours, 3)
 	for h := range length {
-		ends := time.Now().Add(hour)
-		if err := d.live(ctx); err != nil {
-			return fmt.Errorf("living through hour %d: %w", h, err)
-		}
-		if late := time.Until(ends); late < 0 {
-			o.Printf("hour %d took %s longer", h, -late.Round(time.Second))
-		}
-		if err := retry.Sleep(ctx, time.Until(ends)); err != nil {
-			return err
-		}
-		if err := d.note(ctx, figures); err != nil {
+		if err := d.pass(ctx, h, figures); err != nil {
 			return err
 		}
 	}
@@ -102,20 +92,80 @@ func RunDay(ctx context.Context, log *record.Log, o record.Options) error {
 		for _, h := range slices.Compact([]int{1, min(settled, length), length}) {
 			r.of(f.subject, fmt.Sprintf("%s after hour %d", f.name, h), "", values[h-1], values...)
 		}
-		if flat := values[min(settled, len(values)-1):]; len(flat) > 1 {
-			r.of(f.subject, f.name+" grows in an hour by", "", slope(flat))
+		if late := values[min(settled, length):]; len(late) > 2 {
+			r.of(f.subject, f.name+" grows in an hour by", "", trendOf(late).slope)
 		}
 	}
-	return nil
+	if length < hours {
+		o.Printf("too short to tell what grows: that takes %d hours", hours)
+		return nil
+	}
+	return flat(figures)
 }
 
-// slope returns by how much values grow from one to the next, by least squares.
-func slope(values []float64) float64 {
-	var x []float64
-	for i := range values {
-		x = append(x, float64(i))
+// dayClustersOf returns the number of workload clusters for a value of ClustersEnv.
+func dayClustersOf(text string) (int, error) {
+	if text == "" {
+		return dayClusters, nil
 	}
-	return leastSquares(x, values).slope
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 2*replaced {
+		return 0, fmt.Errorf("%s: %q is no number of workload clusters of at least %d", ClustersEnv, text, 2*replaced)
+	}
+	return n, nil
+}
+
+// pass lives through an hour, and adds its figures.
+func (d *today) pass(ctx context.Context, h int, figures map[figure][]float64) error {
+	ends := time.Now().Add(hour)
+	watching, stop := context.WithCancel(ctx)
+	heaps, ended := map[string]float64{}, make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.watchHeaps(watching, heaps)
+	}()
+	err := d.live(ctx)
+	if late := time.Until(ends); late < 0 {
+		d.out.Printf("hour %d took %s longer", h, -late.Round(time.Second))
+	}
+	if err == nil {
+		err = retry.Sleep(ctx, time.Until(ends))
+	}
+	stop()
+	<-ended
+	if err != nil {
+		return fmt.Errorf("living through hour %d: %w", h, err)
+	}
+	return d.note(ctx, heaps, figures)
+}
+
+// watchHeaps reads the heap of each component until ctx ends, and keeps the least value in bytes: a garbage collection
+// also keeps what is allocated while it runs. A value that cannot be read is left out, because there is another one
+// soon.
+func (d *today) watchHeaps(ctx context.Context, least map[string]float64) {
+	keep := func(name string, bytes float64) {
+		if before, ok := least[name]; !ok || bytes < before {
+			least[name] = bytes
+		}
+	}
+	for {
+		for _, t := range d.Targets() {
+			goal, err := t.Value(ctx, "go_memstats_next_gc_bytes")
+			stacks, failed := t.Value(ctx, "go_memstats_stack_inuse_bytes")
+			if err == nil && failed == nil {
+				keep(t.Job, liveHeap(float64(goal), float64(stacks)))
+			}
+			if t.Job != "gateway-agent" {
+				continue
+			}
+			if used, err := t.Heap(ctx); err == nil {
+				keep("gateway", float64(used))
+			}
+		}
+		if retry.Sleep(ctx, heapInterval) != nil {
+			return
+		}
+	}
 }
 
 // morning creates all Clusters with their edges and control channels.
@@ -289,8 +339,8 @@ func (d *today) closeAll() {
 	}
 }
 
-// note adds the present figures of each component.
-func (d *today) note(ctx context.Context, figures map[figure][]float64) error {
+// note adds the present figures of each component, and its least heap.
+func (d *today) note(ctx context.Context, heaps map[string]float64, figures map[figure][]float64) error {
 	goroutines := map[string]float64{}
 	for _, t := range d.Targets() {
 		n, err := t.Goroutines(ctx)
@@ -316,12 +366,20 @@ func (d *today) note(ctx context.Context, figures map[figure][]float64) error {
 			f := figure{what, c.name}
 			figures[f] = append(figures[f], value)
 		}
-		add("memory in MB", float64(memory)/1e6)
-		add("open files", float64(files))
-		if n, ok := goroutines[c.name]; ok {
-			add("goroutines", n)
+		heap, ok := heaps[c.name]
+		if !ok {
+			return fmt.Errorf("measuring the heap of %s: it could not be read for an hour", c.name)
 		}
-		d.out.Printf("%-14s %8.1f MB %6d files %6.0f goroutines", c.name, float64(memory)/1e6, files, goroutines[c.name])
+		add(heapFigure, heap/1e6)
+		add(memoryFigure, float64(memory)/1e6)
+		add(filesFigure, float64(files))
+		if n, ok := goroutines[c.name]; ok {
+			add(goroutinesFigure, n)
+		}
+		d.out.Printf(
+			"%-14s %8.1f MB heap %8.1f MB %6d files %6.0f goroutines", c.name, heap/1e6, float64(memory)/1e6, files,
+			goroutines[c.name],
+		)
 	}
 	return nil
 }
