@@ -101,12 +101,14 @@ const (
 	CASecretName = "fairlead-ca"
 	// InstallationConfigMapName is the ConfigMap with the public data of an installation.
 	InstallationConfigMapName = "fairlead-installation"
+	// SettingsConfigMapName is the ConfigMap of the manifests and the chart with the settings of an installation.
+	SettingsConfigMapName = "fairlead-settings"
 	// RolloutConfigMapName is the ConfigMap with the record of rollouts: which profile all nodes run, and which comes
 	// next.
 	RolloutConfigMapName = "fairlead-rollout"
-	// TrustBundleKey of that ConfigMap contains the PEM certificates of the CAs to trust.
+	// TrustBundleKey of the installation's ConfigMap contains the PEM certificates of the CAs to trust.
 	TrustBundleKey = "ca.crt"
-	// GatewayTokenHashKey of that ConfigMap contains the hash of the gateway token, as enrol.HashToken computes it.
+	// GatewayTokenHashKey of it contains the hash of the gateway token, as enrol.HashToken computes it.
 	GatewayTokenHashKey = "gateway-token-sha256"
 	// CAStateSecretName is the Secret with the private keys of the CAs that currently sign. Only the controller may
 	// read it. The CA in CASecretName comes into use by a rotation.

@@ -56,6 +56,7 @@ func TestViewersReadAndForwardNothingElse(t *testing.T) {
 		{"", attributes{Verb: "list", Group: "fairlead.dev", Resource: "tunnels"}, true},
 		{"", attributes{Verb: "list", Group: "cluster.x-k8s.io", Resource: "clusters"}, true},
 		{"fairlead-installation", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},
+		{"fairlead-settings", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},
 		{"fairlead-rollout", attributes{Verb: "get", Resource: "configmaps", Namespace: namespace}, true},
 		{"gateway-public", attributes{Verb: "get", Resource: "services", Namespace: namespace}, true},
 		{"gateway", attributes{Verb: "get", Resource: "services", Namespace: namespace}, false},

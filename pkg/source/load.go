@@ -21,9 +21,6 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-// settingsName is the ConfigMap of deploy/kubernetes with the settings of an installation.
-const settingsName = "fairlead-settings"
-
 // Loaded is the result of Load.
 type Loaded struct {
 	Fleet model.Fleet
@@ -151,7 +148,7 @@ func (l *loader) add(d document) {
 		if err = addObject(d, key, l.networks, true, l.docs); err == nil {
 			err = checkNetwork(d, l.networks[key])
 		}
-	case d.head.Kind == "ConfigMap" && key.Name == settingsName:
+	case d.head.Kind == "ConfigMap" && key.Name == v1alpha1.SettingsConfigMapName:
 		var settings corev1.ConfigMap
 		err = d.decode(&settings, false)
 		l.settings, l.docs["settings"] = settings.Data, d

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
@@ -26,7 +27,7 @@ func (l *loader) installation() model.Installation {
 		l.assumed = append(
 			l.assumed,
 			"tunnel domain tunnels.example.com and the public address gateway.example.com:443, because the input has no "+
-				"ConfigMap "+settingsName,
+				"ConfigMap "+v1alpha1.SettingsConfigMapName,
 		)
 	} else {
 		l.applySettings(&inst)

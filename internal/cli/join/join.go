@@ -52,8 +52,8 @@ that start after the token has expired enrol with the token of that ServiceAccou
 not set it.
 
 Needs: get on Clusters, Tunnels and Secrets of the namespace; patch on Clusters for --enable, and
-on Tunnels for the form deployment; for the forms with an image, without --image, get on the Deployment
-xds-server of the installation. The Cluster must have opted in.
+on Tunnels for the form deployment; for the forms with an image, without --image, get on the ConfigMap
+fairlead-settings of the installation. The Cluster must have opted in.
 Changes: the label fairlead.dev/tunnel of the Cluster with --enable; spec.edgeServiceAccount of the Tunnel
 with the form deployment.
 Exit codes: 0 the command was printed; 1 the Cluster has not opted in or got no bootstrap Secret in time, or

@@ -2,24 +2,22 @@ package management
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fairlead/fairlead/api/v1alpha1"
 	"github.com/fairlead/fairlead/pkg/diagnose/collect"
 )
 
 const (
-	// edgeImage is the image of edges without a registry, serverImage that of xds-servers.
-	edgeImage, serverImage = "fairlead-edge", "fairlead-xds-server"
+	// edgeImage is the image of edges without a registry, and edgeImageKey the setting with the one of an installation.
+	edgeImage, edgeImageKey = "fairlead-edge", "EDGE_IMAGE"
 	// imageTime bounds the look at the installation: a command that needs nothing else from it must not wait for long.
 	imageTime = 10 * time.Second
 )
@@ -30,16 +28,15 @@ type ImageFlags struct{ image, installation string }
 // AddTo adds --image and --installation. uses names the forms that have an image; empty: all have.
 func (f *ImageFlags) AddTo(set *pflag.FlagSet, uses string) {
 	set.StringVar(
-		&f.image, "image", "", "image of edge-agent and Envoy"+uses+" (default: "+edgeImage+
-			" from the registry of the installation, in the same version)",
+		&f.image, "image", "", "image of edge-agent and Envoy"+uses+" (default: that in the settings of the installation)",
 	)
 	set.StringVar(
 		&f.installation, "installation", collect.DefaultNamespace, "namespace in which Fairlead is installed, for --image",
 	)
 }
 
-// Image returns the image that the user names, or else the one that belongs to the xds-servers of the installation. If
-// that is not known, it warns and returns one without a registry.
+// Image returns the image that the user names, or else the one in the settings of the installation. If that is not
+// known, it warns and returns one without a registry.
 func (f *ImageFlags) Image(ctx context.Context, of *Flags, warnings io.Writer) string {
 	if f.image != "" {
 		return f.image
@@ -60,28 +57,17 @@ func (f *ImageFlags) Image(ctx context.Context, of *Flags, warnings io.Writer) s
 	return edgeImage
 }
 
-// imageOfEdges returns the image of edges from the same registry and with the same tag as that of the xds-servers.
+// imageOfEdges returns the image of edges in the settings of the installation, which also the controller and the runtime
+// extension install.
 func imageOfEdges(ctx context.Context, c client.Reader, installation string) (string, error) {
-	var servers appsv1.Deployment
-	key := client.ObjectKey{Namespace: installation, Name: "xds-server"}
-	if err := c.Get(ctx, key, &servers); err != nil {
-		return "", fmt.Errorf("reading Deployment %s: %w", key, err)
+	var settings corev1.ConfigMap
+	key := client.ObjectKey{Namespace: installation, Name: v1alpha1.SettingsConfigMapName}
+	if err := c.Get(ctx, key, &settings); err != nil {
+		return "", fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
-	containers := servers.Spec.Template.Spec.Containers
-	i := slices.IndexFunc(containers, func(of corev1.Container) bool { return of.Name == key.Name })
-	if i < 0 {
-		return "", fmt.Errorf("the Deployment %s has no container %s", key, key.Name)
+	image := settings.Data[edgeImageKey]
+	if !strings.Contains(image, "/") {
+		return "", fmt.Errorf("%s in the ConfigMap %s is %q, without a registry", edgeImageKey, key, image)
 	}
-	image := containers[i].Image
-	slash := strings.LastIndexByte(image, '/') + 1
-	switch name, tag, _ := strings.Cut(image[slash:], ":"); {
-	case slash == 0:
-		return "", fmt.Errorf("its image %s has no registry", image)
-	case strings.Contains(image, "@"):
-		return "", errors.New("its images are pinned by digest")
-	case name != serverImage || tag == "":
-		return "", fmt.Errorf("its image %s is not %s with a tag", image, serverImage)
-	default:
-		return image[:slash] + edgeImage + ":" + tag, nil
-	}
+	return image, nil
 }

@@ -64,7 +64,7 @@ token: it refers to the Secret <cluster>.egress-edge-bootstrap.
   files       the parts for any other apiserver
 
 Needs: with --image nothing: of the kubeconfig it reads only the namespace of the context; without --image,
-get on the Deployment xds-server of the installation.
+get on the ConfigMap fairlead-settings of the installation.
 Changes: nothing.
 Exit codes: 0 it was printed; 1 the command failed; 2 the command line is invalid.`
 
@@ -144,7 +144,7 @@ with it. Run the command again when machines are added or replaced. Pods that wa
 With --apiserver-listen, machines in the network reach the apiserver of their Cluster at that address.
 
 Needs: get on RemoteNetworks, Tunnels and Secrets of the namespace; for the forms with an image, without
---image, get on the Deployment xds-server of the installation.
+--image, get on the ConfigMap fairlead-settings of the installation.
 Changes: nothing.
 Exit codes: 0 the command was printed; 1 the network got no bootstrap Secret in time, or the command failed;
 2 the command line is invalid.`

@@ -27,12 +27,8 @@ import (
 	"github.com/fairlead/fairlead/pkg/model"
 )
 
-const (
-	// settingsName is the ConfigMap of the manifests and the chart with the settings of an installation.
-	settingsName = "fairlead-settings"
-	// installedTime bounds the reads of an installation.
-	installedTime = 10 * time.Second
-)
+// installedTime bounds the reads of an installation.
+const installedTime = 10 * time.Second
 
 // preflightFlags are the flags of test preflight.
 type preflightFlags struct {
@@ -111,7 +107,7 @@ func (f *preflightFlags) publicResults(ctx context.Context, m client.Reader, e m
 	port := preflight.Port(ctx, direct, e)
 	if port.Status == check.Broken { // edges may reach it from their networks
 		port.Status = check.Warning
-		if gateways == nil {
+		if without.Status == check.Skipped {
 			port.Cause += "; before the installation nothing listens there"
 		}
 		return append(all, port)
@@ -131,10 +127,10 @@ func (f *preflightFlags) installed(
 	ctx, cancel := context.WithTimeout(ctx, installedTime)
 	defer cancel()
 	var settings, public corev1.ConfigMap
-	err := m.Get(ctx, client.ObjectKey{Namespace: f.installation, Name: settingsName}, &settings)
+	err := m.Get(ctx, client.ObjectKey{Namespace: f.installation, Name: v1alpha1.SettingsConfigMapName}, &settings)
 	if err == nil {
 		key := client.ObjectKey{Namespace: f.installation, Name: v1alpha1.InstallationConfigMapName}
-		err = m.Get(ctx, key, &public)
+		err = client.IgnoreNotFound(m.Get(ctx, key, &public)) // the controller writes it: see below
 	}
 	without := check.Result{ID: preflight.TestTLS, Title: "TLS with the gateways", Status: check.Unknown}
 	g := &preflight.Gateways{

@@ -62,7 +62,7 @@ func TestThePublicAddressOfAnInstallation(t *testing.T) {
 	}
 	with := func(ca []byte) configMaps {
 		return configMaps{
-			settingsName:                       {"TUNNEL_DOMAIN": "example.com"},
+			v1alpha1.SettingsConfigMapName:     {"TUNNEL_DOMAIN": "example.com"},
 			v1alpha1.InstallationConfigMapName: {v1alpha1.TrustBundleKey: string(ca)},
 		}
 	}
@@ -77,6 +77,10 @@ func TestThePublicAddressOfAnInstallation(t *testing.T) {
 		},
 		"an installation without a CA": {
 			with(nil), map[check.ID]check.Status{preflight.TestTLS: check.Unknown}, "controller runs",
+		},
+		"an installation whose controller has not run": {
+			configMaps{v1alpha1.SettingsConfigMapName: {"TUNNEL_DOMAIN": "example.com"}},
+			map[check.ID]check.Status{preflight.TestTLS: check.Unknown}, "controller runs",
 		},
 		"an installation that may not be read": {
 			nil, map[check.ID]check.Status{preflight.TestTLS: check.Unknown}, "may get ConfigMaps",
