@@ -57,8 +57,8 @@ func (f *ImageFlags) Image(ctx context.Context, of *Flags, warnings io.Writer) s
 	return edgeImage
 }
 
-// imageOfEdges returns the image of edges in the settings of the installation, which also the controller and the runtime
-// extension install.
+// imageOfEdges returns the image of edges in the settings of the installation. The controller and the runtime extension
+// install the same.
 func imageOfEdges(ctx context.Context, c client.Reader, installation string) (string, error) {
 	var settings corev1.ConfigMap
 	key := client.ObjectKey{Namespace: installation, Name: v1alpha1.SettingsConfigMapName}

@@ -80,7 +80,8 @@ func TestThePublicAddressOfAnInstallation(t *testing.T) {
 		},
 		"an installation whose controller has not run": {
 			configMaps{v1alpha1.SettingsConfigMapName: {"TUNNEL_DOMAIN": "example.com"}},
-			map[check.ID]check.Status{preflight.TestTLS: check.Unknown}, "controller runs",
+			map[check.ID]check.Status{preflight.TestTLS: check.Unknown},
+			"controller runs",
 		},
 		"an installation that may not be read": {
 			nil, map[check.ID]check.Status{preflight.TestTLS: check.Unknown}, "may get ConfigMaps",
