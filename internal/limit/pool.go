@@ -51,8 +51,8 @@ func (c *Crowd) of(address net.Addr) int {
 // fewer than others takes the oldest place of the group that has most. So a group never loses a place while it has less
 // than an equal share of the total. A few spare places beyond the total are for callers that have a place, such as an
 // edge that renews its certificate by a second connection. They do not count in the shares, so that a caller with a
-// spare place loses nothing by it, and no other gets a place by it. A member that stays in one
-// gives no right to another one. Shares is safe for concurrent use.
+// spare place loses nothing by it, and no other gets a place by it. A member that stays in one gives no
+// right to another one. Shares is safe for concurrent use.
 type Shares struct{ places, spare *Crowd }
 
 const (

@@ -6,6 +6,7 @@ package model
 import (
 	"cmp"
 	"net"
+	"slices"
 	"strconv"
 )
 
@@ -83,6 +84,11 @@ type WorkloadCluster struct {
 type Denied struct {
 	Edges []EdgeRef // revoked edges
 	IDs   []string  // Tunnel.spec.id of tunnels that have ended
+}
+
+// Equal reports whether both have the same edges and ids in the same order.
+func (d Denied) Equal(other Denied) bool {
+	return slices.Equal(d.Edges, other.Edges) && slices.Equal(d.IDs, other.IDs)
 }
 
 // EdgeRef is one edge of one tunnel. A node name alone does not identify an edge: anyone with write access to a Tunnel

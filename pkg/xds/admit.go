@@ -76,10 +76,6 @@ func (d *denials) set(now time.Time, denied, filter model.Denied, news bool) {
 	}
 }
 
-func equal(a, b model.Denied) bool {
-	return slices.Equal(a.Edges, b.Edges) && slices.Equal(a.IDs, b.IDs)
-}
-
 func (d *denials) stop() {
 	d.stopped = true
 	if d.timer != nil {
@@ -125,8 +121,8 @@ func (s *Server) deny() {
 	}
 	revoked, omitted, filtered := s.revoked()
 	denied, filter, next := s.denials.resolve(now, revoked, filtered)
-	news := omitted > 0 || !equal(denied, s.denials.denied) // those that are left out may have changed
-	changed := !equal(filter, s.denials.filter)
+	news := omitted > 0 || !denied.Equal(s.denials.denied) // those that are left out may have changed
+	changed := !filter.Equal(s.denials.filter)
 	s.mu.Lock()
 	s.denials.set(now, denied, filter, news)
 	s.schedule(now, next)

@@ -89,21 +89,17 @@ func scheduleFile(t *testing.T, file string) []Step {
 	return steps
 }
 
-func scheduleFiles(t *testing.T) []string {
-	t.Helper()
-	files, err := filepath.Glob("testdata/schedules/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("found the schedules %q: %v", files, err)
-	}
-	return files
-}
+// scheduleFiles returns the schedules that make verify-robustness replays.
+func scheduleFiles(t *testing.T) []string { return filesIn(t, "schedules") }
 
 // longScheduleFiles returns the schedules that only make robustness runs.
-func longScheduleFiles(t *testing.T) []string {
+func longScheduleFiles(t *testing.T) []string { return filesIn(t, "long") }
+
+func filesIn(t *testing.T, folder string) []string {
 	t.Helper()
-	files, err := filepath.Glob("testdata/long/*.txt")
+	files, err := filepath.Glob("testdata/" + folder + "/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("found the long schedules %q: %v", files, err)
+		t.Fatalf("found the %s %q: %v", folder, files, err)
 	}
 	return files
 }

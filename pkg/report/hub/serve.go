@@ -42,7 +42,7 @@ func (h *Hub) Gateway(stream grpc.BidiStreamingServer[reportv1.GatewayReport, re
 		orders := &reportv1.GatewayOrders{Question: q}
 		if changed || !keeps {
 			denied, _ := h.admission.Denied() // the newest: one sender after the other
-			same := sent != nil && slices.Equal(denied.Edges, sent.Edges) && slices.Equal(denied.IDs, sent.IDs)
+			same := sent != nil && denied.Equal(*sent)
 			switch {
 			case !same, q != nil && !keeps:
 				orders.Denied, sent = report.DeniedMessage(denied), &denied
